@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from polyrhythm.runtime.script import script_exchange
-from polyrhythm.runtime.script.script_exchange import LaneExchange
+from polyrhythm.runtime.script.script_exchange import LaneExchange, StepExchange
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 
@@ -35,6 +35,22 @@ def test_a_rank_keeps_its_own_buffers_where_the_script_wants_that(
     monkeypatch.setattr(script_exchange, "hand_over_tensors", lambda *given: handed.append(given))
     Exchange([Lane(nn.BatchNorm1d(1), each) for each in options]).share_buffers()
     assert bool(handed) == shared
+
+
+@pytest.mark.parametrize("knows_ranks", [False, True])
+def test_without_a_wrapper_a_script_that_knows_of_ranks_shares_buffers_itself(
+    monkeypatch: pytest.MonkeyPatch, knows_ranks: bool
+) -> None:
+    handed: list[Any] = []
+    monkeypatch.setattr(script_exchange, "hand_over_tensors", lambda *given: handed.append(given))
+    monkeypatch.setattr(DDPExchange, "__init__", lambda *_: None)
+    monkeypatch.setattr(StepExchange, "failure", None)
+    monkeypatch.setattr(StepExchange, "generation", None)
+    given: Any = None
+    exchange = StepExchange(given, 0, given, given, knows_ranks)
+    exchange.reduces, exchange._replica = True, Mock(floating=[torch.zeros(1)], counters=[])
+    exchange.share_buffers()
+    assert bool(handed) != knows_ranks
 
 
 @pytest.mark.parametrize(("options", "kept"), [({}, 7.0), ({"broadcast_buffers": False}, 3.0)])

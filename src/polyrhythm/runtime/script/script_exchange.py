@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 from torch import nn
@@ -18,6 +19,8 @@ from polyrhythm.runtime.script.training.joint_step import trained_by
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.optimizers import parts_of
+from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.training.compression import Compression
 
 
 class ScriptExchange(DDPExchange):
@@ -25,6 +28,7 @@ class ScriptExchange(DDPExchange):
     """Whether several optimizers make a step, each when the script wants it."""
     ahead = False
     """Whether the gradients of the step under way were exchanged already, for a GradScaler to look at."""
+    _has_agreed = False
 
     def reduce_gradients(self, wanted: bool) -> None:
         """As of a session; what is compressed is exchanged with the step."""
@@ -83,8 +87,23 @@ class ScriptExchange(DDPExchange):
     def _run_alone(self) -> None:
         """The model keeps the forward that it has; Lightning puts one there for each step."""
 
+    def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
+        """The warm-up step has left all with the same parameters, but for buffers that each rank keeps."""
+        first, self._has_agreed = not self._has_agreed, True
+        own = [*self._replica.floating, *self._replica.counters] if first and self._keeps_buffers else []
+        values = [buffer.clone() for buffer in own]
+        super().agree(members, contributors)
+        with torch.no_grad():
+            for buffer, value in zip(own, values, strict=True):
+                buffer.copy_(value)
+
+    @property
+    def _keeps_buffers(self) -> bool:
+        """Whether each rank has its own, as under torchrun."""
+        return False
+
     def share_buffers(self) -> None:
-        buffers = [*self._replica.floating, *self._replica.counters]
+        buffers = [] if self._keeps_buffers else [*self._replica.floating, *self._replica.counters]
         if buffers and self.reduces and self.failure is None:
             with contextlib.suppress(GroupError):  # which `failure` tells the worker
                 hand_over_tensors(self.generation, buffers, 0)
@@ -94,7 +113,6 @@ class LaneExchange(ScriptExchange):
     """Synchronous mode through the script's own DistributedDataParallel instead of behind the model's forward."""
 
     lanes: Sequence[Lane]
-    _has_agreed = False
 
     def part(self) -> None:
         super().part()
@@ -139,28 +157,29 @@ class LaneExchange(ScriptExchange):
         for lane in self.lanes:
             lane.last = wanted
 
-    def share_buffers(self) -> None:
-        if not self._keeps_buffers:
-            super().share_buffers()
-
-    def agree(self, members: Sequence[int], contributors: Sequence[int]) -> None:
-        """The warm-up step has left all with the same parameters, but for buffers that each rank keeps."""
-        first, self._has_agreed = not self._has_agreed, True
-        own = [*self._replica.floating, *self._replica.counters] if first and self._keeps_buffers else []
-        values = [buffer.clone() for buffer in own]
-        super().agree(members, contributors)
-        with torch.no_grad():
-            for buffer, value in zip(own, values, strict=True):
-                buffer.copy_(value)
-
     @property
     def _keeps_buffers(self) -> bool:
-        """Whether each rank has its own, as the script has told DistributedDataParallel."""
+        """Whether the script has told DistributedDataParallel so."""
         return not any(lane.options.get("broadcast_buffers", True) for lane in self.lanes)
 
 
 class StepExchange(ScriptExchange):
-    """Synchronous mode of a script without DistributedDataParallel: gradients are exchanged just before a step."""
+    """Synchronous mode of a script without DistributedDataParallel: gradients are exchanged just before a step.
+
+    Args:
+        replica, worker, timeout, compression: as of any.
+        knows_ranks: whether the script does; then nothing but itself would share buffers.
+    """
+
+    def __init__(
+        self, replica: ScriptReplica, worker: int, timeout: timedelta, compression: Compression, knows_ranks: bool
+    ) -> None:
+        super().__init__(replica, worker, timeout, compression)
+        self._knows_ranks = knows_ranks
+
+    @property
+    def _keeps_buffers(self) -> bool:
+        return self._knows_ranks
 
     def reduce_now(self, wanted: bool) -> None:
         """Backward passes exchange nothing, so it is all one."""

@@ -86,8 +86,8 @@ class ScriptSession(Session):
         self._lanes = lanes
         self._joint: JointStep | None = None
         self.deferred = DeferredStep(self._replica)
-        self.changes = self.loads = False
-        """Whether the script changes parameters after its steps by itself, and whether it has loaded some before."""
+        self.changes = self.loads = self.distributed = False
+        """Whether the script changes parameters after its steps by itself, has loaded some before, knows of ranks."""
         self.computes: Callable[[], bool] = lambda: False
         """Whether the script computes what a step may follow."""
         self._told = False
@@ -349,7 +349,7 @@ class ScriptSession(Session):
 
     def _make_exchange(self) -> DDPExchange:
         if not self._lanes:
-            return StepExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
+            return StepExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression, self.distributed)
         exchange = LaneExchange(self._replica, self.rank, COLLECTIVE_TIMEOUT, self._compression)
         exchange.lanes = self._lanes
         return exchange

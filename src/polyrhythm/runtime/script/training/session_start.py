@@ -114,7 +114,7 @@ def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, seen: W
     try:
         planned = planned_epochs()
         session = ScriptSession(model, optimizer, script.lanes, arguments_of(planned), moving, script.trainings)
-        session.changes, session.loads = changes, script.loads
+        session.changes, session.loads, session.distributed = changes, script.loads, script.distributed
         session.__enter__()
         if planned is not None:
             tell_epochs(session, planned)
