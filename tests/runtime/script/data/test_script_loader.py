@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from polyrhythm.errors import RefusalError
 from polyrhythm.runtime.script.data.script_loader import ScriptLoader
 
 RANKS = 4
@@ -21,6 +22,39 @@ def test_what_the_sampler_drops_is_not_dealt_out(samples: int, of_sampler: bool,
     data = TensorDataset(torch.zeros(samples))
     sampler: DistributedSampler[Any] = DistributedSampler(data, RANKS, 0, drop_last=of_sampler)
     loader = DataLoader(data, 2, sampler=sampler, drop_last=of_loader)
+    assert made_of(loader).samples == dealt
+
+
+def made_of(loader: DataLoader[Any]) -> ScriptLoader:
     counts: dict[str, Any] = {"parts": 1, "first_epoch": 0, "counted_from": 0, "processed": (8,)}
-    made = ScriptLoader(loader, Mock(), Mock(), workers=RANKS, ranks=RANKS, **counts)
-    assert made.samples == dealt
+    return ScriptLoader(loader, Mock(), Mock(), workers=RANKS, ranks=RANKS, **counts)
+
+
+class Growing(TensorDataset):
+    """The script may add to it between two epochs."""
+
+    def grow(self) -> None:
+        self.tensors = tuple(torch.cat([tensor, tensor]) for tensor in self.tensors)
+
+
+def loader_of(data: TensorDataset) -> DataLoader[Any]:
+    sampler: DistributedSampler[Any] = DistributedSampler(data, RANKS, 0)
+    return DataLoader(data, 2, sampler=sampler, collate_fn=len)
+
+
+def test_data_that_have_grown_are_not_cut_to_their_first_length() -> None:
+    data = Growing(torch.zeros(16))
+    made = made_of(loader_of(data))
+    made.renew(loader_of(data))
+    data.grow()
+    with pytest.raises(RefusalError, match="had 16 samples as the job began, and have 32 now"):
+        made.renew(loader_of(data))
+
+
+def test_what_an_epochs_loader_does_with_its_samples_holds_from_then_on() -> None:
+    first, second = loader_of(TensorDataset(torch.zeros(16))), loader_of(TensorDataset(torch.zeros(16)))
+    made = made_of(first)
+    made.renew(second)
+    second.collate_fn = sum
+    made._begin_epoch()
+    assert made._options["collate_fn"] is sum
