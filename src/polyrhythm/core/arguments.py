@@ -144,7 +144,7 @@ def kinds_of_hint(hint: Any) -> TakenKinds | None:
     """What a field takes that declares this.
 
     >>> kinds_of_hint(int | None), kinds_of_hint(int | str)
-    (((<class 'int'>, <class 'NoneType'>), 'a whole number or None'), None)
+    (((<class 'numbers.Integral'>, <class 'NoneType'>), 'a whole number or None'), None)
     """
     if hint in KINDS:
         return KINDS[hint]
