@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
 
 from polyrhythm.lines import TOO_MANY, reason_of
 from polyrhythm.runtime.wire.connection import Channel, ConnectionHandler
@@ -138,7 +138,7 @@ class Loop:
         self._numbers = count()
         self._channels: dict[int, Channel] = {}
         self._listeners: set[socket.socket] = set()
-        self._spares: list[int] = []
+        self._spares: list[BinaryIO] = []
         self._stopped = False
         self._handed_over: deque[Callable[[], None]] = deque()
         self._wakeup, self._waker = socket.socketpair()
@@ -163,8 +163,7 @@ class Loop:
                 return  # otherwise it was gone again
             accepted(sock)
 
-        self._spares.append(os.open(os.devnull, os.O_RDONLY))
-
+        self._spares.append(open(os.devnull, "rb", buffering=0))  # noqa: SIM115 - closed with the loop, or with it gone
         self._call_when_readable(listener, accept)
         self._listeners.add(listener)
 
@@ -251,7 +250,7 @@ class Loop:
         for sock in (*self._listeners, self._wakeup, self._waker):
             sock.close()
         while self._spares:
-            os.close(self._spares.pop())
+            self._spares.pop().close()
         self._epoll.close()
 
     # -- what a channel tells (see `Watcher`) ------------------------------------------------------------------------
@@ -270,10 +269,10 @@ class Loop:
         """With a descriptor that was kept for this; else who calls would wait, and never know for what."""
         with suppress(OSError):  # another thread may be quicker
             if self._spares:
-                os.close(self._spares.pop())
+                self._spares.pop().close()
             with listener.accept()[0] as sock:
                 crowded(sock, why)
-            self._spares.append(os.open(os.devnull, os.O_RDONLY))
+            self._spares.append(open(os.devnull, "rb", buffering=0))  # noqa: SIM115
 
     def _call_when_readable(self, sock: socket.socket, callback: Callable[[], None]) -> None:
         self._callbacks[sock.fileno()] = callback
