@@ -322,6 +322,16 @@ def test_a_worker_stays_for_the_last_checkpoint_if_its_launcher_ends_too(asked: 
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def leave_when_told(watch: TerminationWatch, left: threading.Event) -> None:
+    """SIGTERM comes, and then the worker leaves."""
+    watch.start()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert left.wait(60)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def test_where_no_launcher_has_a_last_checkpoint_kept_the_worker_does() -> None:
     """As under torchrun, which tells workers alone."""
     did: list[str] = []
@@ -332,12 +342,7 @@ def test_where_no_launcher_has_a_last_checkpoint_kept_the_worker_does() -> None:
         left.set()
 
     watch = TerminationWatch(leave, JobConfig(job="last", checkpoint="kept"), lambda: did.append("keep"))
-    watch.start()
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert left.wait(60)
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_when_told(watch, left)
     assert did == ["keep", "leave"]
 
 
@@ -348,12 +353,7 @@ def test_a_worker_that_cannot_ask_for_a_last_checkpoint_ends_all_the_same(capsys
         raise OSError("too many open files")
 
     watch = TerminationWatch(left.set, JobConfig(job="last", checkpoint="kept"), keep)
-    watch.start()
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert left.wait(60)
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_when_told(watch, left)
     said = "no last checkpoint could be asked for (OSError: too many open files); this worker ends without\n"
     assert capsys.readouterr().err == f"polyrhythm: {said}"
 

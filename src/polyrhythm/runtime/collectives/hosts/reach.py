@@ -60,7 +60,7 @@ def check_reach(store: Store, rank: int, members: Sequence[int], host: str, limi
     """
     with open_listener(host, 2 * len(members)) as listener:
         store.set(f"place/{rank}", f"{host} {listener.getsockname()[1]}")
-        places = [to_place(told) for told in gather(store, "place", range(len(members)), limit)]
+        places = gather_places(store, len(members), limit)
         first = first_ranks(places)
         if rank == first[host]:
             others = [places[other] for other in first.values() if other != rank]
@@ -87,10 +87,10 @@ def endpoint(host: str, port: int) -> tuple[int, Any]:
     return family, address
 
 
-def gather(store: Store, name: str, ranks: Sequence[int], limit: timedelta) -> list[str]:
-    keys = [f"{name}/{rank}" for rank in ranks]
+def gather_places(store: Store, members: int, limit: timedelta) -> list[Place]:
+    keys = [f"place/{rank}" for rank in range(members)]
     store.wait(keys, limit)
-    return [word.decode() for word in store.multi_get(keys)]
+    return [to_place(told) for told in map(bytes.decode, store.multi_get(keys))]
 
 
 def gather_found(store: Store, callers: Mapping[int, Place], members: Sequence[int], limit: timedelta) -> list[str]:

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from polyrhythm.runtime.script.data.file_calls import turn_to_own
-from polyrhythm.runtime.script.data.order import JOB_SEED, options_of, shared_order
+from polyrhythm.runtime.script.data.order import JOB_SEED, options_of, random_states, restore_random, shared_order
 from polyrhythm.runtime.script.data.own_files import OwnFiles
 from polyrhythm.runtime.script.notices import innermost_caller
 from polyrhythm.runtime.worker.loader import _Sampler
@@ -49,31 +49,23 @@ class SharedRandom:
     """
 
     def __init__(self, epoch: int) -> None:
-        outer = self._states()
+        outer = random_states()
         seed = JOB_SEED * 1_000_003 + epoch
         torch.default_generator.manual_seed(seed)
         np.random.seed(seed)
         random.seed(seed)
-        self._inner = self._states()
-        self._restore(outer)
+        self._inner = random_states()
+        restore_random(outer)
 
     def __enter__(self) -> None:
-        self._outer = self._states()
-        self._restore(self._inner)
+        self._outer = random_states()
+        restore_random(self._inner)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._inner = self._states()
-        self._restore(self._outer)
-
-    def _states(self) -> tuple[Any, ...]:
-        return torch.get_rng_state(), np.random.get_state(), random.getstate()
-
-    def _restore(self, states: tuple[Any, ...]) -> None:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
+        self._inner = random_states()
+        restore_random(self._outer)
 
 
 def drawn_alike(batches: Iterable[list[int]], epoch: int) -> Iterator[list[int]]:

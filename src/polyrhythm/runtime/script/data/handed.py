@@ -97,8 +97,13 @@ class HandedData:
     def _ask(self) -> list[str]:
         group = dist.group.WORLD
         assert isinstance(group, ScriptGroup), "this rank has told the others in it"
-        keys = [f"{self._key}{rank}" for rank in range(group.size())]
-        return [group.store.get(each).decode() for each in keys] if all_told(group, keys) else []
+        return told_by_all(group, self._key)
+
+
+def told_by_all(group: ScriptGroup, key: str) -> list[str]:
+    """What each rank has told under this key and its number; nothing if one has not."""
+    keys = [f"{key}{rank}" for rank in range(group.size())]
+    return [group.store.get(each).decode() for each in keys] if all_told(group, keys) else []
 
 
 def all_told(group: ScriptGroup, keys: list[str]) -> bool:

@@ -84,16 +84,26 @@ def takes_turns(sampler: DistributedSampler[Any], samples: int) -> bool:
 def numbers_kept(sampler: Sampler[Any]) -> Iterator[None]:
     """A block after which all random numbers come that would have come without it."""
     generators = [value for value in vars(sampler).values() if isinstance(value, torch.Generator)]
-    of_torch, of_numpy, of_python = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    streams = random_states()
     states = [generator.get_state() for generator in generators]
     try:
         yield
     finally:
-        torch.set_rng_state(of_torch)
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
+        restore_random(streams)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+
+
+def random_states() -> tuple[Any, ...]:
+    """Where torch's, numpy's and Python's random numbers stand."""
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def restore_random(states: tuple[Any, ...]) -> None:
+    of_torch, of_numpy, of_python = states
+    torch.set_rng_state(of_torch)
+    np.random.set_state(of_numpy)
+    random.setstate(of_python)
 
 
 def probed(sampler: DistributedSampler[Any], samples: int) -> list[int] | None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from polyrhythm.runtime.script.data.handed import all_told
+from polyrhythm.runtime.script.data.handed import told_by_all
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.script.script_group import ScriptGroup
 
@@ -32,11 +32,11 @@ def check_equal(optimizers: Iterable[Optimizer], training: int, place: str) -> N
     group = dist.group.WORLD
     if not isinstance(group, ScriptGroup):
         return
-    keys = [f"first-step-{training}-rank-{rank}" for rank in range(group.size())]
-    group.store.set(keys[group.rank()], json.dumps(ends_of(optimizers)))
-    if not all_told(group, keys):
+    key = f"first-step-{training}-rank-"
+    group.store.set(f"{key}{group.rank()}", json.dumps(ends_of(optimizers)))
+    if not (told := told_by_all(group, key)):
         return
-    first, *others = (torch.tensor(json.loads(group.store.get(key).decode()), dtype=torch.float64) for key in keys)
+    first, *others = (torch.tensor(json.loads(ends), dtype=torch.float64) for ends in told)
     for rank, other in enumerate(others, 1):
         if first.shape == other.shape and not torch.allclose(first, other, RELATIVE, ABSOLUTE, equal_nan=True):
             raise refuse(
