@@ -174,10 +174,11 @@ def inside_section(lab: Lab) -> DocumentSection:
 
 TEXT = (
     f"The MLP of this page on 16 workers for {ITERATIONS} steps, and a ResNet-20 on CIFAR-10 at 16x16 pixels, 3,000 "
-    f"images, on 4 workers for {STEPS} steps; the rate decays at 50 % and 75 %; SelDP. Under BSP, at 40 "
-    f"and 20 evaluations: the mean gradient of {BATCHES} mini-batches, the variance among these and the largest eigenvalue of "
-    f"the Hessian on their samples. Then SelSync with delta {DELTA:g}, which averages parameters (PA) or gradients "
-    "(GA). The layer is the first one. Figures are of the first seed; polyrhythm diagnose draws them for any scenario."
+    f"images, on 4 workers for {STEPS} steps; the rate decays at 50 % and 75 %; SelDP. Under BSP, at 40 evaluations of "
+    f"the MLP and 20 of the ResNet-20: the mean gradient of {BATCHES} mini-batches, the variance among these and the "
+    f"largest eigenvalue of the Hessian on their samples. Then SelSync with delta {DELTA:g}, which averages parameters "
+    "(PA) or gradients (GA). The layer is the first one. Figures are of the first seed; polyrhythm diagnose draws them "
+    "for any scenario."
 )
 
 
