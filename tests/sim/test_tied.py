@@ -11,19 +11,19 @@ from pathlib import Path
 import joblib
 import pytest
 
-from polyrhythm.sim.tied import LOOK_S, tied
+from polyrhythm.sim.tied import LOOK_S, delayed
 
 CALLS = """
 import os, sys
 import joblib
-from polyrhythm.sim.tied import tied
+from polyrhythm.sim.tied import delayed
 
 def stay(number):
     with open(sys.argv[1], "w") as told:
         told.write(f"{os.getpid()}\\\\n")
     os.read(os.open(sys.argv[2], os.O_RDWR), 1)
 
-joblib.Parallel(n_jobs=2)(joblib.delayed(tied(stay))(number) for number in range(2))
+joblib.Parallel(n_jobs=2)(delayed(stay)(number) for number in range(2))
 """
 
 LIMIT_S = 60.0
@@ -59,12 +59,13 @@ def test_they_end_with_the_one_that_has_called_them(tmp_path: Path, number: sign
     assert [process for process in processes if not ends(process)] == []
 
 
-def inner(number: int) -> int:
+def inner(number: int, backend: str | None) -> int:
     """A call within a process of joblib's, of which that process is the caller; it outlives some looks."""
-    found: int = tied(abs)(-number)
+    (found,) = joblib.Parallel(n_jobs=2, backend=backend)([delayed(abs)(-number)])
     time.sleep(2 * LOOK_S)
-    return found
+    return int(found)
 
 
-def test_a_call_within_such_a_process_leaves_it_alive() -> None:
-    assert joblib.Parallel(n_jobs=2)(joblib.delayed(inner)(number) for number in range(2)) == [0, 1]
+@pytest.mark.parametrize("backend", [None, "loky"])
+def test_a_call_within_such_a_process_leaves_it_alive(backend: str | None) -> None:
+    assert joblib.Parallel(n_jobs=2)(delayed(inner)(number, backend) for number in range(2)) == [0, 1]

@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import joblib
 import msgspec
 
 from polyrhythm.errors import JobError
 from polyrhythm.sim import Scenario
 from polyrhythm.sim.run import completed, run_one
-from polyrhythm.sim.tied import tied
+from polyrhythm.sim.tied import delayed
 from polyrhythm.telemetry.result import RunResult
 from polyrhythm_experiments.reproduce.patience import EndsBy, run_until
 from polyrhythm_experiments.reproduce.store import ResultStore
@@ -64,8 +63,8 @@ class Trial:
     def call(self, index: int, seed: int) -> Any:
         """What joblib is to do; it gives `index` and the result."""
         if self.until is not None:
-            return joblib.delayed(tied(run_until))(index, self.scenario, self.policy, seed, self.until)
-        return joblib.delayed(tied(run_one))(index, self.scenario, self.policy, seed, self.target, None)
+            return delayed(run_until)(index, self.scenario, self.policy, seed, self.until)
+        return delayed(run_one)(index, self.scenario, self.policy, seed, self.target, None)
 
 
 TrialSeed: TypeAlias = tuple[Trial, int]

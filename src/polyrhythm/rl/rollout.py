@@ -13,7 +13,7 @@ from polyrhythm.rl.acting import WINDOW, Acting, Agent, Watched, blank
 from polyrhythm.rl.dqn import GreedyAgent
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance
-from polyrhythm.sim.tied import tied
+from polyrhythm.sim.tied import delayed
 from polyrhythm.training.gradient import one_thread
 
 
@@ -136,6 +136,6 @@ def play_ahead(rollouts: Sequence[Rollout], jobs: int) -> Iterator[Played]:
     jobs = min(jobs, max(1, len(rollouts)))
     if jobs == 1:
         return map(play, rollouts)
-    calls = (joblib.delayed(tied(play))(rollout) for rollout in rollouts)
+    calls = (delayed(play)(rollout) for rollout in rollouts)
     played: Iterator[Played] = joblib.Parallel(jobs, return_as="generator", pre_dispatch="all", batch_size=1)(calls)
     return played

@@ -13,7 +13,7 @@ import joblib
 from polyrhythm.runtime.launch.ray import connected
 from polyrhythm.search.plan import SearchTrial, TrialOutcome
 from polyrhythm.search.ray_tasks import RayTasks
-from polyrhythm.sim.tied import tied
+from polyrhythm.sim.tied import delayed
 
 Function: TypeAlias = Callable[[SearchTrial], TrialOutcome]
 
@@ -95,7 +95,7 @@ class Joblib:
     def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
         """Outcomes as they are ready, or at the end where the backend cannot stream them."""
         with joblib.parallel_config(backend=self.backend, n_jobs=self.slots):
-            calls = [joblib.delayed(tied(self.function))(trial) for trial in trials]
+            calls = [delayed(self.function)(trial) for trial in trials]
             try:
                 outcomes: Any = joblib.Parallel(return_as="generator_unordered")(calls)
             except ValueError:

@@ -17,7 +17,7 @@ from polyrhythm.sim.cluster.scenario import Scenario
 from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.job import blank_result, build_job, build_numerics, header, one_line, one_thread, opened
 from polyrhythm.sim.observer import Observer, TellShare
-from polyrhythm.sim.tied import tied
+from polyrhythm.sim.tied import delayed
 from polyrhythm.telemetry import Meter, RunResult
 
 
@@ -139,7 +139,7 @@ def sweep(
     seeds = checked_seeds(seeds)
     alone = len(policies) * len(seeds) == 1
     runs = [
-        joblib.delayed(tied(run_one))(index, scenario, policy, seed, target, trace_dir, alone)
+        delayed(run_one)(index, scenario, policy, seed, target, trace_dir, alone)
         for index, (policy, seed) in enumerate((policy, seed) for policy in policies for seed in seeds)
     ]
     results: list[RunResult | None] = [None] * len(runs)

@@ -1,6 +1,9 @@
 """Processes that joblib has started for a call end with the process that calls, however that ends.
 
 They wait for more, and nothing tells them that nobody is left who could give it to them.
+
+Calls nest: within such a process joblib runs further ones in threads, which are not tied, or, if a backend is named, in
+processes of its own, which end with it. A call that is made in one process must be started by that same one.
 """
 
 import os
@@ -9,7 +12,9 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from multiprocessing import current_process
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import joblib
 
 CallResult = TypeVar("CallResult")
 
@@ -19,17 +24,18 @@ OF_JOBLIB: Final = "LokyProcess"
 """How the names of such processes begin; who computes on a cluster is not ours to end."""
 
 
-def tied(function: Callable[..., CallResult]) -> Callable[..., CallResult]:
-    """The function as `joblib.delayed` is to have it.
+def delayed(function: Callable[..., CallResult]) -> Callable[..., Any]:
+    """As `joblib.delayed`, of a function whose processes end with this one.
 
-    >>> tied(max)(3, 4)
-    4
+    >>> joblib.Parallel(n_jobs=1)([delayed(max)(3, 4)])
+    [4]
     """
-    return partial(call, os.getpid(), function)
+    tied: Callable[..., Any] = joblib.delayed(partial(call, os.getpid(), function))
+    return tied
 
 
 def call(caller: int, function: Callable[..., CallResult], *args: object, **kwargs: object) -> CallResult:
-    if os.getpid() != caller and current_process().name.startswith(OF_JOBLIB):  # not a call within such a process
+    if os.getpid() != caller and current_process().name.startswith(OF_JOBLIB):  # else it is in a thread of the caller
         follow(caller)
     return function(*args, **kwargs)
 

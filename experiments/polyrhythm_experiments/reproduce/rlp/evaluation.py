@@ -18,7 +18,7 @@ from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.sim.run import processes_for
-from polyrhythm.sim.tied import tied
+from polyrhythm.sim.tied import delayed
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.gradient import one_thread
 from polyrhythm_experiments.reproduce.rlp.families import family_of, job_of
@@ -121,7 +121,7 @@ def measure_all(
     jobs = processes_for(jobs_to_run, jobs)
     if jobs == 1:
         return [measure(instance, spec, folder) for instance, spec in jobs_to_run]
-    calls = [joblib.delayed(tied(measure))(instance, spec, folder) for instance, spec in jobs_to_run]
+    calls = [delayed(measure)(instance, spec, folder) for instance, spec in jobs_to_run]
     return list(joblib.Parallel(n_jobs=jobs)(calls))
 
 

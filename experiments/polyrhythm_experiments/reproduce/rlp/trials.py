@@ -10,7 +10,7 @@ from polyrhythm.policies.rlp.network import dump, load
 from polyrhythm.rl.instances import Instance
 from polyrhythm.rl.learn import TEACHERS
 from polyrhythm.sim.run import processes_for
-from polyrhythm.sim.tied import tied
+from polyrhythm.sim.tied import delayed
 from polyrhythm.telemetry import RunResult
 from polyrhythm_experiments.reproduce.lab import Lab
 from polyrhythm_experiments.reproduce.rlp.evaluation import PAPER_DQN, PAPER_FILE, instances, measure
@@ -67,7 +67,7 @@ def measured(lab: Lab, wanted: Sequence[tuple[Instance, str]]) -> list[RunResult
 
 def fresh(lab: Lab, wanted: Sequence[tuple[Instance, str]], missing: Sequence[int]) -> Iterator[tuple[int, RunResult]]:
     jobs = processes_for(missing, lab.jobs)
-    calls = (joblib.delayed(tied(measure_at))(place, *wanted[place], lab.data) for place in missing)
+    calls = (delayed(measure_at)(place, *wanted[place], lab.data) for place in missing)
     yield from joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
 
 
