@@ -7,7 +7,7 @@ import pytest
 from polyrhythm.errors import UnreachableError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch import gathering
-from polyrhythm.runtime.launch.gathering import LastCall
+from polyrhythm.runtime.launch.gathering import FIRST_S, LastCall, state_of_first
 from polyrhythm.runtime.launch.nodes import Node
 from polyrhythm.runtime.wire.protocol import Address
 
@@ -69,3 +69,41 @@ def test_a_job_of_at_least_one_host_begins_without_the_others(monkeypatch: pytes
     assert meeting.look(12.0, 0, 1)
     assert meeting.said == ["host 1 is not there; the job begins without it, and it may come at any time"]
     assert meeting.absent == [2, 3]
+
+
+def ask_first(monkeypatch: pytest.MonkeyPatch, *silences: float) -> tuple[object, list[str]]:
+    """What comes of it if the coordinator ends the connection after each of these seconds, and then answers."""
+    now_s, said, left, state = [0.0], list[str](), list(silences), Mock()
+
+    def status(address: Address, patience_s: float) -> object:
+        if not left:
+            return state
+        now_s.append(now_s[-1] + min(left.pop(0), patience_s))
+        raise UnreachableError("no answer")
+
+    monkeypatch.setattr(gathering, "monotonic", lambda: now_s[-1])
+    monkeypatch.setattr(gathering, "say", said.append)
+    monkeypatch.setattr(steer, "status", status)
+    try:
+        return state_of_first(Address("tcp:host:1", "job")) is state, said
+    except UnreachableError:
+        return now_s[-1], said
+
+
+SAID = ["the coordinator at tcp:host:1 listens but does not answer yet; it has 600 s"]
+
+
+@pytest.mark.parametrize(
+    ("silences", "found"),
+    [
+        ([], (True, [])),
+        ([99.0] * 5, (True, SAID)),
+        ([99.0, 0.1], (gathering.QUIET_S + 0.1, SAID)),
+        ([99.0] * 50, (FIRST_S, SAID)),
+    ],
+)
+def test_a_coordinator_that_listens_is_awaited_and_one_that_is_gone_is_not(
+    silences: list[float], found: tuple[object, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host it imported for more than a minute; another host gave up, and the first waited for that."""
+    assert ask_first(monkeypatch, *silences) == found

@@ -1,8 +1,10 @@
 """Several hosts on one machine: a launcher each, over TCP on loopback."""
 
 import socket
+from collections import deque
 from signal import SIGTERM
 from subprocess import Popen, TimeoutExpired
+from threading import Timer
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from typer.testing import CliRunner
 from polyrhythm.cli.app import app
 from polyrhythm.errors import PolicyError, RefusalError, UsageError
 from polyrhythm.runtime.launch.gathering import HOSTS
+from polyrhythm.runtime.launch.ray import reserve_pair
+from polyrhythm.runtime.launch.rendezvous import port_of
 from polyrhythm.runtime.launch.torchrun import read_command
 from polyrhythm.runtime.script.patches import refuse_restarts, refuse_uncovered
 from polyrhythm.runtime.wire.tls.cover import covered
@@ -58,17 +62,14 @@ torch.save(model.weight.detach(), f"weights.{rank}")
 """
 
 
+KEPT = deque[tuple[socket.socket, socket.socket]](maxlen=8)
+"""Of the latest tests: a port that is only looked up is taken by any connection of others until it is used."""
+
+
 def free_port() -> int:
     """One after which another one is free, too: torch's store is there."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
+    KEPT.append(reserve_pair())
+    return port_of(KEPT[-1][0])
 
 
 @pytest.fixture(autouse=True)
@@ -164,12 +165,17 @@ def test_on_one_host_nothing_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def first_line(host: "Popen[str]", beginning: str) -> None:
-    """Until a host has said so."""
+    """Until a host has said so; one that says nothing is ended."""
     assert host.stdout is not None
-    for line in host.stdout:
-        if line.startswith(beginning):
+    assert host.stderr is not None
+    limit = Timer(LIMIT_S, host.kill)
+    limit.start()
+    try:
+        if any(line.startswith(beginning) for line in host.stdout):
             return
-    raise AssertionError(f"nobody has said {beginning!r}")
+        raise AssertionError(f"nobody has said {beginning!r}: {host.stderr.read()}")
+    finally:
+        limit.cancel()
 
 
 def drain(port: int, job: str) -> None:

@@ -1,14 +1,16 @@
 """What a job on Ray is made of, and what is refused before anything is placed; tests/integrations runs one."""
 
+import socket
 import sys
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
+from polyrhythm.runtime.launch import ray as placement
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.launch.ray import RayOrder, launch_anywhere, read_order, run_on
+from polyrhythm.runtime.launch.ray import PAIRS, RayOrder, launch_anywhere, read_order, reserve_pair, run_on
 from polyrhythm.runtime.launch.torchrun import read_command
 
 
@@ -70,3 +72,19 @@ def test_what_cannot_be_placed_is_one_line(words: list[str], message: str, monke
     monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
     with pytest.raises(PolyrhythmError, match=message):
         launch_anywhere([*words, "train.py"])
+
+
+def test_a_host_without_two_successive_ports_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were looked for without end."""
+    tried = list[socket.socket]()
+
+    def reserve_port(port: int = 0) -> socket.socket:
+        if port:
+            raise UsageError(f"port {port} is needed")
+        tried.append(socket.create_server(("127.0.0.1", 0)))
+        return tried[-1]
+
+    monkeypatch.setattr(placement, "reserve_port", reserve_port)
+    with pytest.raises(UnreachableError, match=f"no two successive ports that are free, of {PAIRS} tried"):
+        reserve_pair()
+    assert all(sock.fileno() == -1 for sock in tried)

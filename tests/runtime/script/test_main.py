@@ -70,6 +70,24 @@ def test_a_scripts_threads_have_its_group_until_they_end(tmp_path: Path) -> None
     assert (done.returncode, done.stdout) == (0, "written\n"), done.stderr
 
 
+LEAVES_AT_EXIT = """
+import atexit, sys
+import torch.distributed as dist
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+atexit.register(dist.destroy_process_group)
+atexit.register(lambda: print(dist.get_world_size()))
+"""
+
+
+def test_a_script_has_its_group_at_exit_too(tmp_path: Path) -> None:
+    """As under torchrun: the group was gone before, and what is registered ended in a traceback."""
+    (tmp_path / "script.py").write_text(LEAVES_AT_EXIT)
+    done = python("-m", "polyrhythm.runtime.script", str(tmp_path / "script.py"), str(tmp_path / "store"))
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_who_leaves_torch_as_it_is_does_not_wait_for_executors_that_wait_for_work() -> None:
     done = python("-c", IDLE)
     assert (done.returncode, done.stdout) == (3, "done\n"), done.stderr

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable
 from time import monotonic, sleep
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UnreachableError
+from polyrhythm.lines import say
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.nodes import Node
 from polyrhythm.runtime.wire.control_protocol import Status
@@ -20,6 +21,9 @@ LAST_CALL_S = 10.0
 LOOK_S = 0.5
 QUIET_S = 30.0
 """After which it is said for whom the job waits."""
+
+FIRST_S = 600.0
+"""How long another host waits for the coordinator's first answer: on a busy host its process takes minutes to begin."""
 
 
 class LastCall(threading.Thread):
@@ -68,6 +72,25 @@ class LastCall(threading.Thread):
             self._tell_at_s = None
             who = f"host{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
             self._say(f"the job waits for {who} of {self._node.count} to begin")
+
+
+def state_of_first(first: Address) -> Status:
+    """How the job is that the first host has begun; it listens before it has imported all that it needs.
+
+    Raises:
+        UnreachableError: if it, and its standby, is gone, or does not answer for too long.
+    """
+    begun_s, told = monotonic(), False
+    while True:
+        asked_s = monotonic()
+        try:
+            return steer.status(first, QUIET_S)
+        except UnreachableError:
+            if monotonic() < asked_s + QUIET_S or monotonic() >= begun_s + FIRST_S:  # gone, or silent for too long
+                raise
+        if not told:
+            told = True
+            say(f"the coordinator at {first.coordinator} listens but does not answer yet; it has {FIRST_S:g} s")
 
 
 def present(state: Status, workers: int) -> set[int]:

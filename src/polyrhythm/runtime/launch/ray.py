@@ -34,6 +34,9 @@ CHOSEN = ("node_rank", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
 PLACED_S = 60.0
 """How long the cluster may take to have room."""
 
+PAIRS = 1000
+"""How often two successive ports are looked for: more than a host with some free needs."""
+
 
 class HostCommand(NamedTuple):
     """What one host runs: arguments of ``polyrhythm run``, where, and the job's secret."""
@@ -190,13 +193,21 @@ class Endpoint:
 
 
 def reserve_pair() -> tuple[socket.socket, socket.socket]:
-    """Two successive ports: of the coordinator, and of torch's own store."""
-    while True:
+    """Two successive ports: of the coordinator, and of torch's own store.
+
+    Raises:
+        UnreachableError: if the host has none, as far as a number of tries tells.
+    """
+    for _ in range(PAIRS):
         first = reserve_port()
         try:
             return first, reserve_port(port_of(first) + 1)
         except (PolyrhythmError, OverflowError):
             first.close()
+    raise UnreachableError(
+        f"the first host has no two successive ports that are free, of {PAIRS} tried; widen its "
+        "net.ipv4.ip_local_port_range, or end what holds its ports"
+    )
 
 
 def serve(share: HostCommand) -> int:

@@ -18,14 +18,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from polyrhythm.errors import REFUSED, PolicyError, UnreachableError, UsageError
+from polyrhythm.errors import REFUSED, PolicyError, UsageError
 from polyrhythm.lines import SAID, say
 from polyrhythm.policies import parse_policy
-from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.counts import check_open_files, check_room, read_processes
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
-from polyrhythm.runtime.launch.gathering import HOSTS, LastCall
+from polyrhythm.runtime.launch.gathering import HOSTS, LastCall, state_of_first
 from polyrhythm.runtime.launch.groups import check_groups, group_environment, store_ports
 from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
 from polyrhythm.runtime.launch.preemption import ENDING, LEFT, file_in_memory
@@ -42,7 +41,6 @@ from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser,
 from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
-from polyrhythm.runtime.wire.control_protocol import Status
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
@@ -58,9 +56,6 @@ PATIENCE_S = 7 * 86400.0
 """How long the coordinator waits for the first worker: a script may load data for hours, and the launcher sees who
 dies.
 """
-
-COORDINATOR_S = 60.0
-"""How long another host waits for the coordinator's first answer."""
 
 TLS_SETTINGS = ("tls_cert", "tls_key", "tls_ca")
 UNSEEN = "page, metrics and event files come with workers that polyrhythm run starts; here use polyrhythm top"
@@ -286,7 +281,8 @@ def run_number(plan: LaunchOrder) -> str:
     node, config = plan.node, plan.config
     if not node.rank:
         return config.run
-    state = state_of_first(plan)
+    first = Address(node.coordinator, config.job, config.token, node.standby)
+    state = state_of_first(first)
     if state.planned != config.workers:
         raise UsageError(
             f"host 0 has begun a job of {state.planned} workers, and --nnodes and --nproc-per-node of this host make "
@@ -299,18 +295,6 @@ def run_number(plan: LaunchOrder) -> str:
     ):
         say(f"policy {state.policy} of the job holds; {config.policy} of {config.given['policy']} is overruled")
     return state.run
-
-
-def state_of_first(plan: LaunchOrder) -> Status:
-    """How the job is that the first host has begun; it listens before it has imported all that it needs."""
-    node, config = plan.node, plan.config
-    first = Address(node.coordinator, config.job, config.token)
-    try:
-        return steer.status(first, COORDINATOR_S)
-    except UnreachableError:
-        if not node.standby:
-            raise
-        return steer.status(msgspec.structs.replace(first, coordinator=node.standby), COORDINATOR_S)
 
 
 def announce(plan: LaunchOrder) -> None:

@@ -1,11 +1,13 @@
 """Runs a script in this process as ``python script`` would, after everything is in place."""
 
+import atexit
 import os
 import runpy
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,6 +42,8 @@ LAUNCHERS = (("-m", "torch.distributed.launch"), ("-m", "torch.distributed.run")
 def main(arguments: Sequence[str]) -> int:
     """Run ``[-m] script [arguments]`` to its end."""
     tie_forks()
+    after = ExitStack()
+    atexit.register(after.close)  # before the script registers what needs its group, so that this comes later
     script = AdaptedScript(read_number("RANK", 0), read_number("WORLD_SIZE", 1))
     script.stalls.ended = end_stalled
     install(script)
@@ -62,9 +66,14 @@ def main(arguments: Sequence[str]) -> int:
         raise
     script.close()
     end_threads()
+    after.callback(leave_group)
+    return 0
+
+
+def leave_group() -> None:
+    """Unless the script has."""
     if is_initialized():
         dist.destroy_process_group()
-    return 0
 
 
 def end_threads() -> None:
