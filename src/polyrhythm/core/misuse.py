@@ -1,10 +1,10 @@
 """What a wrong policy does, in words: nothing here is called while a policy keeps its contract."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
-from polyrhythm.core.policy import Traits
+from polyrhythm.core.policy import Policy, Traits
 from polyrhythm.core.types import (
     Cancel,
     Decision,
@@ -22,6 +22,7 @@ from polyrhythm.core.types import (
     Synced,
     Wake,
 )
+from polyrhythm.errors import PolicyError
 
 NAMED = 8
 """How many workers a message names."""
@@ -50,6 +51,15 @@ def misshapen(answer: Any) -> str:
     if not isinstance(answer, tuple) or len(answer) != 2:
         return f"decide must return a state and decisions but returned {answer!r}"
     return f"decide must return a tuple of decisions but returned {answer[1]!r}, which is not a tuple of decisions"
+
+
+def deadlocked(policy: Policy[Any], now_s: float, waiting: Sequence[int], samples_left: int) -> PolicyError:
+    """Everyone waits, and nothing is due that the policy would be told."""
+    named = ", ".join(map(str, waiting[:NAMED])) + (", ..." if len(waiting) > NAMED else "")
+    return PolicyError(
+        f"policy {policy.spec} is deadlocked at {now_s:g} s: workers {named} wait, none runs, "
+        f"and {samples_left} samples are left; release somebody when the last report or Left arrives"
+    )
 
 
 def malformed(decisions: Iterable[Any]) -> str:
