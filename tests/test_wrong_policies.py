@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,36 @@ def test_a_wrong_policy_is_refused_with_the_same_words_everywhere(name: str, wor
     assert name in AT_START or "Report of worker 1 with clock 1" in message
     assert message_of(coordinated, name) == message
     assert message_of(staged, name) == message
+
+
+@pytest.mark.parametrize("name", ["RaisesOnManyLines", "SaysManyLines", "ReturnsManyLines"])
+def test_what_a_policy_gives_is_said_on_one_short_line(name: str) -> None:
+    message = message_of(simulated, name)
+    assert "[1, 2]..." in message
+    assert "\n" not in message
+    assert len(message) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("Raises", 'raise ValueError("oops")'),
+        ("StartsBadly", 'raise ValueError("oops")'),
+        ("RaisesElsewhere", "loads("),
+    ],
+)
+def test_the_line_of_the_policy_that_raises_is_named(name: str, line: str) -> None:
+    """Its own, not that of the library that it has called."""
+    file, _, number = message_of(simulated, name).rpartition("(")[2].removesuffix(")").partition(":")
+    assert file == "wrong_policies.py"
+    assert line in Path(wrong_policies.__file__).read_text().splitlines()[int(number) - 1]
+
+
+@pytest.mark.parametrize(("name", "shown"), [("ShowsNoFigures", "3"), ("ShowsText", "{'threshold': 'high'}")])
+def test_figures_are_numbers_by_name(name: str, shown: str) -> None:
+    message = rf"ShowsNoFigures|ShowsText.* figures must be numbers by name, .* but are {re.escape(shown)}"
+    with pytest.raises(PolicyError, match=message):
+        simulated(spec_of(name))
 
 
 STUCK = {

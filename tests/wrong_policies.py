@@ -1,5 +1,6 @@
 """Policies that break the contract at the reports of worker 1, each in its own way; ASP otherwise."""
 
+import json
 from typing import Any, ClassVar
 
 from polyrhythm.core import (
@@ -41,6 +42,43 @@ class Wrong(ASP):
 class Raises(Wrong):
     def decisions(self, event: Report) -> Any:
         raise ValueError("oops")
+
+
+class Big:
+    def __repr__(self) -> str:
+        return "[1,\n 2]" + 1000 * "."
+
+
+class RaisesOnManyLines(Wrong):
+    def decisions(self, event: Report) -> Any:
+        raise ValueError(Big())
+
+
+class SaysManyLines(Wrong):
+    def decisions(self, event: Report) -> Any:
+        return (Big(),)
+
+
+class ReturnsManyLines(Wrong):
+    def answer(self, state: Any, event: Report) -> Any:
+        return Big()
+
+
+class RaisesElsewhere(Wrong):
+    def decisions(self, event: Report) -> Any:
+        return json.loads("{")
+
+
+class ShowsNoFigures(ASP):
+    summary: ClassVar[str] = "breaks the contract"
+    shown: ClassVar[Any] = 3
+
+    def figures(self, state: Any) -> Any:
+        return self.shown
+
+
+class ShowsText(ShowsNoFigures):
+    shown: ClassVar[Any] = {"threshold": "high"}
 
 
 class Exits(Wrong):
