@@ -1,10 +1,7 @@
 """What a wrong policy does, in words: nothing here is called while a policy keeps its contract."""
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from traceback import walk_tb
 from typing import Any, get_args
 
 from polyrhythm.core.policy import Policy, Traits
@@ -25,16 +22,10 @@ from polyrhythm.core.types import (
     Synced,
     Wake,
 )
-from polyrhythm.errors import PolicyError
+from polyrhythm.errors import PolicyError, line_of, shown
 
 NAMED = 8
 """How many workers a message names."""
-
-MOST_SHOWN = 300
-"""Characters of a value that a message shows."""
-
-USERS = "polyrhythm.policies.user."
-"""Modules of the policy files that were loaded."""
 
 
 def located(event: Event) -> str:
@@ -55,45 +46,9 @@ def located(event: Event) -> str:
             return f"{type(event).__name__} of {event.time_s:g} s"
 
 
-def shown(value: Any) -> str:
-    """A value of the user's, whatever it is, on one line that is not too long."""
-    try:
-        text = repr(value)
-    except Exception:  # of a class of the user's own
-        text = f"something of class {type(value).__name__}"
-    line = " ".join(text.split()) if "\n" in text else text
-    return line if len(line) <= MOST_SHOWN else f"{line[:MOST_SHOWN]}..."
-
-
 def raised(policy: Policy[Any], error: BaseException, when: str) -> PolicyError:
     """What a policy has raised, when, and in which line."""
     return PolicyError(f"policy {policy.spec} raised {shown(error)} {when}{line_of(error)}")
-
-
-def line_of(error: BaseException) -> str:
-    """Where in the user's own code an exception came from, in the file that was entered first; empty if in none.
-
-    >>> line_of(ValueError("that nobody has raised"))
-    ''
-    """
-    lines = [
-        (frame.f_code.co_filename, line)
-        for frame, line in walk_tb(error.__traceback__)
-        if is_users(frame.f_globals.get("__name__", ""))
-    ]
-    own = [line for file, line in lines if file == lines[0][0]]
-    return f" ({Path(lines[0][0]).name}:{own[-1]})" if own else ""
-
-
-def is_users(module: str) -> bool:
-    """Whether a module is neither ours nor Python's.
-
-    >>> is_users("polyrhythm.core.driver"), is_users("polyrhythm.policies.user./home/me/mine.py"), is_users("json")
-    (False, True, False)
-    """
-    package = module.partition(".")[0]
-    ours = package == "polyrhythm" and not module.startswith(USERS)
-    return not ours and package not in sys.stdlib_module_names
 
 
 def misshapen(answer: Any) -> str:
