@@ -25,6 +25,9 @@ REFUSED = 2
 BROKEN = 4
 """Exit status of a process of a job that ends because its policy has broken its contract; it is silent itself."""
 
+LEAST_BEGUN = 3
+"""Characters that are enough to tell which of the known names was meant."""
+
 MOST_SHOWN = 300
 """Characters of a value that a message shows."""
 
@@ -147,11 +150,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'did you mean ssp? Known: asp, bsp, ssp'
     >>> did_you_mean("zzz", ["asp", "bsp"])
     'known: asp, bsp'
+    >>> did_you_mean("nproc", ["nnodes", "nproc-per-node"])
+    'did you mean nproc-per-node? Known: nnodes, nproc-per-node'
     """
     names = sorted(known)
     listing = ", ".join(names)
+    begun = [full for full in names if len(name) >= LEAST_BEGUN and full.startswith(name)]
     # Of equally near names difflib prefers the alphabetically last, which is as good as any.
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name, names, n=1) or (begun if len(begun) == 1 else [])
     return f"did you mean {near[0]}? Known: {listing}" if near else f"known: {listing}"
 
 
