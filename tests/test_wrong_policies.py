@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,97 @@ def test_a_wrong_policy_is_refused_with_the_same_words_everywhere(name: str, wor
     assert name in AT_START or "Report of worker 1 with clock 1" in message
     assert message_of(coordinated, name) == message
     assert message_of(staged, name) == message
+
+
+@pytest.mark.parametrize("name", ["RaisesOnManyLines", "SaysManyLines", "ReturnsManyLines"])
+def test_what_a_policy_gives_is_said_on_one_short_line(name: str) -> None:
+    message = message_of(simulated, name)
+    assert "[1, 2]..." in message
+    assert "\n" not in message
+    assert len(message) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("Raises", 'raise ValueError("oops")'),
+        ("StartsBadly", 'raise ValueError("oops")'),
+        ("RaisesElsewhere", "loads("),
+    ],
+)
+def test_the_line_of_the_policy_that_raises_is_named(name: str, line: str) -> None:
+    """Its own, not that of the library that it has called."""
+    file, _, number = message_of(simulated, name).rpartition("(")[2].removesuffix(")").partition(":")
+    assert file == "wrong_policies.py"
+    assert line in Path(wrong_policies.__file__).read_text().splitlines()[int(number) - 1]
+
+
+@pytest.mark.parametrize(("name", "shown"), [("ShowsNoFigures", "3"), ("ShowsText", "{'threshold': 'high'}")])
+def test_figures_are_numbers_by_name(name: str, shown: str) -> None:
+    message = rf"ShowsNoFigures|ShowsText.* figures must be numbers by name, .* but are {re.escape(shown)}"
+    with pytest.raises(PolicyError, match=message):
+        simulated(spec_of(name))
+
+
+STUCK = {
+    "StartsNobody": "is deadlocked at TIME: workers 0, 1 wait, none runs, and 40 samples are left; release somebody",
+    "ForgetsToGoOn": "is deadlocked at TIME: workers 0, 1 wait, none runs, and 38 samples are left; release somebody",
+}
+
+
+def stuck(run: Callable[[str], None], name: str) -> str:
+    with pytest.raises(PolicyError) as refused:
+        run(spec_of(name))
+    return re.sub(r"at \S+ s:", "at TIME:", str(refused.value))
+
+
+@pytest.mark.parametrize(("name", "words"), STUCK.items(), ids=STUCK)
+def test_a_policy_under_which_all_wait_is_refused_with_the_same_words(name: str, words: str) -> None:
+    message = stuck(simulated, name)
+    assert words in message
+    assert stuck(coordinated, name) == message
+
+
+@pytest.mark.parametrize("samples", [41, 43])
+def test_a_barrier_that_never_opens_at_the_end_of_an_epoch_is_refused(samples: int) -> None:
+    """The last that is missing finds no mini-batch and leaves, and the others would wait for ever."""
+    with pytest.raises(PolicyError, match=r"ForgetsWhoHasLeft is deadlocked at .* none runs, and 0 samples are left"):
+        FakeJob(spec_of("ForgetsWhoHasLeft"), 3, samples, 1, 2, seed=0).run({})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_death_after_which_all_wait_is_refused(seed: int) -> None:
+    with pytest.raises(PolicyError, match=r"ForgetsWhoHasLeft is deadlocked at .* none runs, and \d+ samples are left"):
+        FakeJob(spec_of("ForgetsWhoHasLeft"), 3, 120, 1, 2, seed).run({40: "kill 1"})
+
+
+@pytest.mark.parametrize("first", ["bsp", "asp", "local:3"])
+@pytest.mark.parametrize("name", [*STUCK, "ForgetsWhoHasLeft", "ForgetsByTheClock", "ForgetsOneByTheClock"])
+def test_after_a_switch_to_a_policy_under_which_all_wait_the_one_before_goes_on(name: str, first: str) -> None:
+    for seed in range(5):
+        job = FakeJob(first, 3, 80, 2, 2, seed)
+        job.run({25: f"switch {spec_of(name)}"})
+        assert set(job.applied.values()) == {1}
+        assert sum(job.applied.values()) == job.coordinator.job.samples == 160
+        (notice,) = job.coordinator.choice.notices
+        assert ("lets worker " if "ByTheClock" in name else "is deadlocked at ") in notice
+        assert job.coordinator.policy.spec == first
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_waits_for_an_alarm_is_not_stuck(seed: int) -> None:
+    job = FakeJob(spec_of("WakesOnce"), 2, 40, 1, 1, seed)
+    with pytest.raises(PolicyError, match="is deadlocked"):
+        job.run({})
+    assert not job.alarms
+
+
+@pytest.mark.parametrize(("name", "worker"), [("ForgetsByTheClock", 0), ("ForgetsOneByTheClock", 1)])
+def test_under_a_policy_of_clocks_nobody_may_wait_on_ranks_that_decide_by_themselves(name: str, worker: int) -> None:
+    with pytest.raises(PolicyError, match=rf"lets worker {worker} wait after 2 steps of the epoch; let it Proceed: in"):
+        coordinated(spec_of(name))
+    with pytest.raises(PolicyError, match="is deadlocked at"):
+        simulated(spec_of("ForgetsByTheClock"))
 
 
 @pytest.mark.parametrize(

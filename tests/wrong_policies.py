@@ -1,5 +1,6 @@
 """Policies that break the contract at the reports of worker 1, each in its own way; ASP otherwise."""
 
+import json
 from typing import Any, ClassVar
 
 from polyrhythm.core import (
@@ -7,6 +8,7 @@ from polyrhythm.core import (
     Cancel,
     Event,
     Joined,
+    Left,
     MeasureLoss,
     Proceed,
     Report,
@@ -17,7 +19,7 @@ from polyrhythm.core import (
     Traits,
     Wake,
 )
-from polyrhythm.policies import ASP, Balanced, LocalSGD
+from polyrhythm.policies import ASP, BSP, Balanced, LocalSGD
 
 
 class Wrong(ASP):
@@ -40,6 +42,43 @@ class Wrong(ASP):
 class Raises(Wrong):
     def decisions(self, event: Report) -> Any:
         raise ValueError("oops")
+
+
+class Big:
+    def __repr__(self) -> str:
+        return "[1,\n 2]" + 1000 * "."
+
+
+class RaisesOnManyLines(Wrong):
+    def decisions(self, event: Report) -> Any:
+        raise ValueError(Big())
+
+
+class SaysManyLines(Wrong):
+    def decisions(self, event: Report) -> Any:
+        return (Big(),)
+
+
+class ReturnsManyLines(Wrong):
+    def answer(self, state: Any, event: Report) -> Any:
+        return Big()
+
+
+class RaisesElsewhere(Wrong):
+    def decisions(self, event: Report) -> Any:
+        return json.loads("{")
+
+
+class ShowsNoFigures(ASP):
+    summary: ClassVar[str] = "breaks the contract"
+    shown: ClassVar[Any] = 3
+
+    def figures(self, state: Any) -> Any:
+        return self.shown
+
+
+class ShowsText(ShowsNoFigures):
+    shown: ClassVar[Any] = {"threshold": "high"}
 
 
 class Exits(Wrong):
@@ -216,6 +255,60 @@ class WakesByTheClock(LocalSGD):
         state, decisions = super().decide(state, event)
         late = isinstance(event, Report) and event.worker == 1
         return state, (*decisions, Wake(99.0)) if late else decisions
+
+
+class StartsNobody(Wrong):
+    """Everyone waits from the start."""
+
+    def decide(self, state: Any, event: Event) -> Any:
+        return (state, ()) if isinstance(event, Joined) else super(Wrong, self).decide(state, event)
+
+
+class ForgetsToGoOn(Wrong):
+    """Each worker waits after its first step."""
+
+    def decide(self, state: Any, event: Event) -> Any:
+        return (
+            (state, (Sync((event.worker,)),)) if isinstance(event, Report) else super(Wrong, self).decide(state, event)
+        )
+
+
+class ForgetsWhoHasLeft(BSP):
+    """The barrier does not open when the last that is missing leaves."""
+
+    summary: ClassVar[str] = "breaks the contract"
+    traits: ClassVar[Traits] = Traits()
+
+    def decide(self, state: Any, event: Event) -> Any:
+        return (state, ()) if isinstance(event, Left) else super().decide(state, event)
+
+
+class WakesOnce(ForgetsToGoOn):
+    """Who waits goes on with the alarm."""
+
+    def decide(self, state: Any, event: Event) -> Any:
+        if isinstance(event, Report) and event.clock == 1:
+            return state, (Sync((event.worker,)), Wake(event.time_s + 5.0))
+        return super().decide(state, event)
+
+
+class ForgetsByTheClock(LocalSGD):
+    """Every rank runs it by itself."""
+
+    summary: ClassVar[str] = "breaks the contract"
+
+    def decide(self, state: Any, event: Event) -> Any:
+        state, decisions = super().decide(state, event)
+        return state, () if isinstance(event, Report) and event.clock == 2 else decisions
+
+
+class ForgetsOneByTheClock(LocalSGD):
+    summary: ClassVar[str] = "breaks the contract"
+
+    def decide(self, state: Any, event: Event) -> Any:
+        state, decisions = super().decide(state, event)
+        forgets = isinstance(event, Report) and event.worker == 1 and event.clock == 2
+        return state, () if forgets else decisions
 
 
 class StartsBadly(ASP):

@@ -12,14 +12,27 @@ caught.
         start_again_from_the_checkpoint()
 """
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any
 
 REFUSED = 2
 """Exit status of a process that has said what its user did wrong."""
 
 BROKEN = 4
 """Exit status of a process of a job that ends because its policy has broken its contract; it is silent itself."""
+
+LEAST_BEGUN = 3
+"""Characters that are enough to tell which of the known names was meant."""
+
+MOST_SHOWN = 300
+"""Characters of a value that a message shows."""
+
+USERS = "polyrhythm.policies.user."
+"""Modules of the policy files that were loaded."""
 
 
 class PolyrhythmError(Exception):
@@ -137,9 +150,48 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'did you mean ssp? Known: asp, bsp, ssp'
     >>> did_you_mean("zzz", ["asp", "bsp"])
     'known: asp, bsp'
+    >>> did_you_mean("nproc", ["nnodes", "nproc-per-node"])
+    'did you mean nproc-per-node? Known: nnodes, nproc-per-node'
     """
     names = sorted(known)
     listing = ", ".join(names)
+    begun = [full for full in names if len(name) >= LEAST_BEGUN and full.startswith(name)]
     # Of equally near names difflib prefers the alphabetically last, which is as good as any.
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name, names, n=1) or (begun if len(begun) == 1 else [])
     return f"did you mean {near[0]}? Known: {listing}" if near else f"known: {listing}"
+
+
+def shown(value: Any) -> str:
+    """A value of the user's, whatever it is, on one line that is not too long."""
+    try:
+        text = repr(value)
+    except Exception:  # of a class of the user's own
+        text = f"something of class {type(value).__name__}"
+    line = " ".join(text.split()) if "\n" in text else text
+    return line if len(line) <= MOST_SHOWN else f"{line[:MOST_SHOWN]}..."
+
+
+def line_of(error: BaseException) -> str:
+    """Where in the user's own code an exception came from, in the file that was entered first; empty if in none.
+
+    >>> line_of(ValueError("that nobody has raised"))
+    ''
+    """
+    lines = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if is_users(frame.f_globals.get("__name__", ""))
+    ]
+    own = [line for file, line in lines if file == lines[0][0]]
+    return f" ({Path(lines[0][0]).name}:{own[-1]})" if own else ""
+
+
+def is_users(module: str) -> bool:
+    """Whether a module is neither ours nor Python's.
+
+    >>> is_users("polyrhythm.core.driver"), is_users("polyrhythm.policies.user./home/me/mine.py"), is_users("json")
+    (False, True, False)
+    """
+    package = module.partition(".")[0]
+    ours = package == "polyrhythm" and not module.startswith(USERS)
+    return not ours and package not in sys.stdlib_module_names

@@ -164,6 +164,7 @@ def test_a_failing_policy_is_one_line_and_the_others_are_kept(call: Call, timing
         (["uniform", "--time-scale", "2"], "--time-scale is for real workers, as with --on local; leave it out"),
         (["uniform", "--set", "training.data=x"], "training.data 'x' is not read by task digits"),
         (["uniform", "--set", "training.tokens=word"], "training.tokens 'word' goes with task text, not digits"),
+        (["uniform", "--set", "training.optimizer=Adm"], "unknown optimizer 'Adm': did you mean Adam?"),
         (["uniform", "--json", "/"], "--json '/' cannot be written"),
         (["uniform", "--report", "/proc/x/y.html"], "--report '/proc/x/y.html' cannot be written"),
     ],

@@ -150,7 +150,16 @@ def check(experiment: Experiment) -> None:
         check_policy(parse_policy(spec), experiment.scenario)
     if experiment.target is not None and experiment.scenario.training is None:
         raise UsageError(f"--target {experiment.target:g} needs a model, but the scenario has no training table")
+    check_optimizer(experiment.scenario)
     experiment.outputs.prepare()
+
+
+def check_optimizer(scenario: "Scenario") -> None:
+    """Find a name that torch does not know before every run fails for it; the default one needs no torch."""
+    if scenario.training is not None and scenario.training.optimizer != "SGD":
+        from polyrhythm.training.optimizer import optimizer_class
+
+        optimizer_class(scenario.training.optimizer)
 
 
 def check_policy(policy: Policy[Any], scenario: "Scenario") -> None:

@@ -115,7 +115,7 @@ def checked(check: Callable[..., None]) -> Callable[..., None]:
             check_types(policy)
             check(policy, *given)
         except SpecError as error:
-            raise SpecError.of(f"policy {policy.name}", error) from error.__cause__
+            raise SpecError.of(f"policy {policy.name or type(policy).__name__}", error) from error.__cause__
 
     return post_init
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from polyrhythm.core.ledger import Ledger, Ticket
-from polyrhythm.core.misuse import located, malformed, misshapen, undeclared, uneven
+from polyrhythm.core.misuse import located, malformed, misshapen, misshown, raised, undeclared, uneven
 from polyrhythm.core.policy import Policy
 from polyrhythm.core.types import (
     Cancel,
@@ -116,7 +116,7 @@ class Driver:
         except UsageError as error:
             raise PolicyError(str(error)) from error
         except RAISED as error:
-            raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
+            raise raised(policy, error, "in init") from error
         # Most policies contain no other and remark nothing, and need not be asked at every event.
         self._asks_in_force = switched is not None and type(policy).in_force is not Policy.in_force
         self._remarked = remarked if type(policy).remark is not Policy.remark else None
@@ -126,9 +126,12 @@ class Driver:
     def figures(self) -> dict[str, float]:
         """What the policy has to show of itself; see `Policy.figures`."""
         try:
-            return self.policy.figures(self.state)
+            figures = self.policy.figures(self.state)
         except RAISED as error:
-            raise PolicyError(f"policy {self.policy.spec} raised {error!r} in figures") from error
+            raise raised(self.policy, error, "in figures") from error
+        if reason := misshown(figures):
+            raise PolicyError(f"policy {self.policy.spec} broke its contract: {reason}")
+        return figures
 
     def lead(self, policy: Policy[Any], state: Any) -> None:
         """Go on under another policy, which is in this state."""
@@ -153,7 +156,7 @@ class Driver:
         except UsageError as error:
             raise PolicyError(str(error)) from error
         except RAISED as error:
-            raise PolicyError(f"policy {self.policy.spec} raised {error!r} at {located(event)}") from error
+            raise raised(self.policy, error, f"at {located(event)}") from error
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], tuple):
             raise self._refusal(misshapen(answer), event)
         self.state, decisions = answer
@@ -297,7 +300,7 @@ class Driver:
         try:
             policy = self.policy.in_force(self.state)
         except RAISED as error:
-            raise PolicyError(f"policy {self.policy.spec} raised {error!r} in in_force at {located(event)}") from error
+            raise raised(self.policy, error, f"in in_force at {located(event)}") from error
         if policy is not self.in_force and policy != self.in_force:
             self.in_force = policy
             assert self._switched is not None, "somebody wants to hear of switches"

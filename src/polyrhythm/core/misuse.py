@@ -1,10 +1,10 @@
 """What a wrong policy does, in words: nothing here is called while a policy keeps its contract."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
-from polyrhythm.core.policy import Traits
+from polyrhythm.core.policy import Policy, Traits
 from polyrhythm.core.types import (
     Cancel,
     Decision,
@@ -22,6 +22,7 @@ from polyrhythm.core.types import (
     Synced,
     Wake,
 )
+from polyrhythm.errors import PolicyError, line_of, shown
 
 NAMED = 8
 """How many workers a message names."""
@@ -45,11 +46,36 @@ def located(event: Event) -> str:
             return f"{type(event).__name__} of {event.time_s:g} s"
 
 
+def raised(policy: Policy[Any], error: BaseException, when: str) -> PolicyError:
+    """What a policy has raised, when, and in which line."""
+    return PolicyError(f"policy {policy.spec} raised {shown(error)} {when}{line_of(error)}")
+
+
 def misshapen(answer: Any) -> str:
     """What is wrong with something that is no pair of a state and a tuple of decisions."""
     if not isinstance(answer, tuple) or len(answer) != 2:
-        return f"decide must return a state and decisions but returned {answer!r}"
-    return f"decide must return a tuple of decisions but returned {answer[1]!r}, which is not a tuple of decisions"
+        return f"decide must return a state and decisions but returned {shown(answer)}"
+    return f"decide must return a tuple of decisions but returned {shown(answer[1])}, which is not a tuple of decisions"
+
+
+def misshown(figures: Any) -> str:
+    """What is wrong with the figures of a policy; empty if nothing is.
+
+    >>> misshown({"threshold": "high"})
+    "figures must be numbers by name, as in {'threshold': 0.3}, but are {'threshold': 'high'}"
+    """
+    if isinstance(figures, dict) and all(isinstance(k, str) and _is_number(v) for k, v in figures.items()):
+        return ""
+    return f"figures must be numbers by name, as in {{'threshold': 0.3}}, but are {shown(figures)}"
+
+
+def deadlocked(policy: Policy[Any], now_s: float, waiting: Sequence[int], samples_left: int) -> PolicyError:
+    """Everyone waits, and nothing is due that the policy would be told."""
+    named = ", ".join(map(str, waiting[:NAMED])) + (", ..." if len(waiting) > NAMED else "")
+    return PolicyError(
+        f"policy {policy.spec} is deadlocked at {now_s:g} s: workers {named} wait, none runs, "
+        f"and {samples_left} samples are left; release somebody when the last report or Left arrives"
+    )
 
 
 def malformed(decisions: Iterable[Any]) -> str:
@@ -92,7 +118,7 @@ def _malformed(decision: Any) -> str:
         case Wake(time_s=time_s):
             return "" if _is_number(time_s) else f"{type(decision).__name__}.time_s must be a number but got {time_s!r}"
         case _:
-            return f"decide returned {decision!r}, which is not a decision"
+            return f"decide returned {shown(decision)}, which is not a decision"
 
 
 def _malformed_workers(decision: Sync | Proceed | Cancel | Stop) -> str:

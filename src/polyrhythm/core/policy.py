@@ -18,17 +18,23 @@ runtime.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Set
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from functools import wraps
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from polyrhythm.core.arguments import checked
 from polyrhythm.core.types import Cluster, Decisions, Event, Exchange
+from polyrhythm.errors import PolicyError, SpecError, UsageError, line_of, shown
 
 State = TypeVar("State")
 """A policy's own frozen state."""
 
 Placement: TypeAlias = Literal["clock", "every_rank", "coordinator"]
 """Where decisions can be taken: from clocks alone; from everyone's scalars of the same step; from arrival order."""
+
+Need: TypeAlias = Literal["loss", "grad_sq_norm", "probe_loss"]
+"""What a policy may ask for beside times and clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +64,22 @@ class Traits:
 
     placement: Placement = "coordinator"
     exchanges: frozenset[Exchange] = frozenset({"gradients"})
-    needs: frozenset[Literal["loss", "grad_sq_norm", "probe_loss"]] = frozenset()
+    needs: frozenset[Need] = frozenset()
     cancels: bool = False
     waits: bool = True
     reads_early: bool = False
     steady: bool = False
     shares: bool = False
+
+    def __post_init__(self) -> None:
+        if self.placement not in get_args(Placement):
+            known = ", ".join(get_args(Placement))
+            raise SpecError(f"Traits.placement must be one of {known} but got {shown(self.placement)}")
+        for name, kind in (("exchanges", Exchange), ("needs", Need)):
+            given: Any = getattr(self, name)
+            if not isinstance(given, Set | list | tuple) or not all(item in get_args(kind) for item in given):
+                known = ", ".join(get_args(kind))
+                raise SpecError(f"Traits.{name} must be a set of {known} but got {shown(given)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +127,20 @@ class Policy(ABC, Generic[State]):
     Proceed(workers=(1,), exchange='gradients', settings=None, shares=None)
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A class that extends a steady policy may decide otherwise: it is steady only if it says so itself."""
         super().__init_subclass__(**options)
         if "__post_init__" in vars(cls):
             cls.__post_init__ = checked(vars(cls)["__post_init__"])  # type: ignore[attr-defined]
+        if "traits" in vars(cls):
+            cls.traits = declared(cls, vars(cls)["traits"])  # type: ignore[method-assign]
+        if not callable(cls.bounds):
+            raise SpecError(
+                f"{cls.__name__}.bounds must be a method that returns Bounds(...) but is {shown(cls.bounds)}"
+            )
         inherited: Any = cls.traits
         if "traits" not in vars(cls) and isinstance(inherited, Traits) and inherited.steady:
             cls.traits = replace(inherited, steady=False)  # type: ignore[method-assign, assignment]
@@ -181,7 +203,37 @@ class Policy(ABC, Generic[State]):
         first = [text(value) for _, value, default in given[:1] if not value == default == math.inf]
         others = [f"{name}={text(value)}" for name, value, default in given[1:] if value != default]
         arguments = ",".join(first + others)
-        return f"{self.name}:{arguments}" if arguments else self.name
+        name = self.name or type(self).__name__
+        return f"{name}:{arguments}" if arguments else name
+
+
+def declared(cls: type[Policy[Any]], traits: Any) -> Any:
+    """What a class says of its traits; those of a property are looked at when they are asked for."""
+    if isinstance(traits, Traits):
+        return traits
+    if isinstance(traits, property) and traits.fget is not None:
+        return property(looked_at(traits.fget), doc=traits.__doc__)
+    raise SpecError(f"{cls.__name__}.traits must be Traits(...), or a property that gives them, but is {shown(traits)}")
+
+
+def looked_at(traits: Callable[[Any], Any]) -> Callable[[Any], Traits]:
+    """A property's function, for traits and nothing else."""
+
+    @wraps(traits)
+    def get(policy: Any) -> Traits:
+        try:
+            found = traits(policy)
+        except UsageError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise PolicyError(f"policy {policy.name} raised {shown(error)} in traits{line_of(error)}") from error
+        if not isinstance(found, Traits):
+            raise PolicyError(
+                f"policy {policy.name} broke its contract: traits must be Traits(...) but is {shown(found)}"
+            )
+        return found
+
+    return get
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from polyrhythm.core.policy import Part, Policy
-from polyrhythm.errors import SpecError, did_you_mean
+from polyrhythm.errors import SpecError, did_you_mean, line_of, shown
 
 Registry: TypeAlias = Mapping[str, type[Policy[Any]]]
 
@@ -69,7 +69,7 @@ def parse_spec(spec: str, registry: Registry, place: str = "") -> Policy[Any]:
     except ValueError as error:
         raise SpecError.of(f"policy {spec!r}", error) from error
     except (Exception, SystemExit) as error:  # a policy of the user's own may do anything
-        raise SpecError(f"policy {spec!r} cannot be made: {error!r}") from error
+        raise SpecError(f"policy {spec!r} cannot be made: {shown(error)}{line_of(error)}") from error
 
 
 def split_name(spec: str) -> tuple[str, str, str]:
@@ -96,7 +96,7 @@ def unwrap(spec: str) -> str:
 def read_arguments(cls: type[Policy[Any]], spec: str, parts: list[str], registry: Registry) -> dict[str, Any]:
     """Field values of `cls` from the comma-separated `parts` of a spec."""
     names = [f.name for f in fields(cls)]
-    types = get_type_hints(cls)
+    types = types_of(cls, spec)
     values: dict[str, Any] = {}
     for position, part in enumerate(parts):
         keyword = KEYWORD.match(part)
@@ -114,6 +114,14 @@ def read_arguments(cls: type[Policy[Any]], spec: str, parts: list[str], registry
     if missing:
         raise SpecError(f"policy {spec!r} needs {', '.join(missing)}, as in '{cls.name}:{missing[0]}=...'")
     return values
+
+
+def types_of(cls: type[Policy[Any]], spec: str) -> dict[str, Any]:
+    """The types that its fields declare."""
+    try:
+        return get_type_hints(cls)
+    except Exception as error:  # of a class of the user's own
+        raise SpecError(f"policy {spec!r} has an annotation that cannot be read: {error}") from error
 
 
 def positional(spec: str, names: list[str], values: dict[str, Any], position: int) -> str:

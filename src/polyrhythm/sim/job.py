@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from polyrhythm import __version__
 from polyrhythm.core import Cluster, Header, Policy, TraceWriter
+from polyrhythm.core.misuse import deadlocked
 from polyrhythm.core.shards import ShardedWorkload
 from polyrhythm.core.workload import Workload
-from polyrhythm.errors import PolicyError, ScenarioError, UsageError
+from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.sim.cluster.compute import streams
 from polyrhythm.sim.cluster.faults import FaultPlan, plan
 from polyrhythm.sim.cluster.links import Network
@@ -68,11 +69,7 @@ def deadlock(policy: Policy[Any], now_s: float, waiting: list[int], samples_left
             f"all workers have left and {samples_left} samples are not processed; "
             "let one come back (faults.leaves.back_after_s) or stay"
         )
-    named = ", ".join(map(str, waiting[:8])) + (", ..." if len(waiting) > 8 else "")
-    return PolicyError(
-        f"policy {policy.spec} is deadlocked at {now_s:g} s: workers {named} wait, none runs, "
-        f"and {samples_left} samples are left; release somebody when the last report or Left arrives"
-    )
+    return deadlocked(policy, now_s, waiting, samples_left)
 
 
 def build_numerics(scenario: Scenario, seed: int, threads: int = 1) -> Numerics:

@@ -4,11 +4,12 @@ import pickle
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from polyrhythm.core import Cluster, Policy
-from polyrhythm.errors import SpecError
+from polyrhythm.core import Cluster, Decisions, Event, Policy
+from polyrhythm.errors import PolicyError, SpecError
 from polyrhythm.policies import ASP, BUILT_IN, KNOWN, parse_policy
 from polyrhythm.policies._lib import load
 from polyrhythm.policies._lib.load import Catalogue
@@ -39,6 +40,22 @@ class Half(Policy):
 class Other:
     pass
 '''
+
+
+HEAD = """from dataclasses import dataclass
+from polyrhythm import Bounds, Traits
+from polyrhythm.policies import ASP
+"""
+WRONG = {
+    "thawed": "@dataclass\nclass Mine(ASP):\n    k: int = 1",
+    "nameless": "@dataclass(frozen=True)\nclass Mine(ASP):\n    k: 'Nope' = 1",
+    "traits": "class Mine(ASP):\n    traits = {'cancels': True}",
+    "method": "class Mine(ASP):\n    def traits(self):\n        return Traits()",
+    "bounds": "class Mine(ASP):\n    bounds = Bounds(lead=1)",
+    "placement": "class Mine(ASP):\n    traits = Traits(placement='everywhere')",
+    "needs": "class Mine(ASP):\n    traits = Traits(needs='loss')",
+    "exchanges": "class Mine(ASP):\n    traits = Traits(exchanges={'x'})",
+}
 
 
 @pytest.fixture
@@ -82,15 +99,72 @@ def test_states_are_picklable(folder: Path) -> None:
         ("./none.py:Mine", r"policy file './none.py' does not exist; a relative path starts at"),
         ("my_package.none:Mine", "cannot be imported: ModuleNotFoundError"),
         ("./broken.py:Mine", "cannot be loaded: NameError"),
+        ("./broken.py:Mine", r"\(broken.py:2\)$"),
+        ("./thawed.py:Mine", r"cannot be loaded: TypeError\('cannot inherit .*'\) \(thawed.py:4\)$"),
+        ("./unwritten.py:Mine", r"cannot be loaded: SyntaxError: .* \(unwritten.py, line 1\)$"),
+        ("./notes.md:Mine", r"^policy file './notes.md' is no Python file; end its name in .py$"),
+        ("./my\0policy.py:Mine", r"^policy file './my\\x00policy.py' does not exist"),
+        ("./nameless.py:Mine", r"Mine' has an annotation that cannot be read: name 'Nope' is not defined$"),
+        ("./traits.py:Mine", r"cannot be loaded: Mine.traits must be Traits\(...\), or a property .* but is \{'c"),
+        ("./method.py:Mine", r"cannot be loaded: Mine.traits must be Traits\(...\), or a property .* but is <function"),
+        (
+            "./bounds.py:Mine",
+            r"cannot be loaded: Mine.bounds must be a method that returns Bounds\(...\) but is Bounds",
+        ),
+        ("./placement.py:Mine", "cannot be loaded: Traits.placement must be one of clock, every_rank, coordinator but"),
+        (
+            "./needs.py:Mine",
+            "cannot be loaded: Traits.needs must be a set of loss, grad_sq_norm, probe_loss but got 'loss'",
+        ),
+        (
+            "./exchanges.py:Mine",
+            r"cannot be loaded: Traits.exchanges must be a set of gradients, replicas but got \{'x'\}",
+        ),
         ("./my_policy.py:Mine:q=3", r"has no parameter 'q'"),
     ],
 )
 def test_one_clear_line(folder: Path, spec: str, message: str) -> None:
-    (folder / "broken.py").write_text("undefined")
+    (folder / "broken.py").write_text("import json\nundefined")
+    (folder / "notes.md").write_text("")
+    (folder / "unwritten.py").write_text("class Mine(:\n")
+    for name, body in WRONG.items():
+        (folder / f"{name}.py").write_text(f"{HEAD}{body}\n")
     for _ in range(2):
         with pytest.raises(SpecError, match=message) as error:
             parse_policy(spec)
         assert "\n" not in str(error.value)
+
+
+def test_traits_of_a_property_are_looked_at_when_they_are_asked_for() -> None:
+    class Forgets(ASP):
+        name = "forgets"
+
+        @property
+        def traits(self) -> Any:  # type: ignore[override]
+            return None
+
+    class Fails(Forgets):
+        @property
+        def traits(self) -> Any:  # type: ignore[override]
+            raise KeyError("no")
+
+    with pytest.raises(
+        PolicyError, match=r"^policy forgets broke its contract: traits must be Traits\(...\) but is None"
+    ):
+        print(Forgets().traits)
+    with pytest.raises(PolicyError, match=r"^policy forgets raised KeyError\('no'\) in traits \(test_load.py:\d+\)$"):
+        print(Fails().traits)
+
+
+def test_a_policy_without_a_name_has_that_of_its_class() -> None:
+    class Nameless(Policy[None]):
+        def init(self, cluster: Cluster) -> None:
+            return None
+
+        def decide(self, state: None, event: Event) -> tuple[None, Decisions]:
+            return None, ()
+
+    assert (Nameless().spec, Nameless().summary) == ("Nameless", "")
 
 
 def test_a_broken_file_can_be_mended(folder: Path) -> None:

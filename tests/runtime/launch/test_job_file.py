@@ -56,7 +56,8 @@ def test_a_policy_is_a_spec_or_a_table(table: str, spec: str | None, tmp_path: P
 WRONG = {
     "polcy = 'asp'": "unknown key 'polcy': did you mean policy?",
     "nproc-per-nod = 2": "unknown key 'nproc-per-nod': did you mean nproc-per-node?",
-    "token = 'x'": "unknown key 'token': ",
+    "token = 'x'": "job.toml: the token is a secret and no key; set POLYRHYTHM_TOKEN in the environment",
+    "nproc = 2": "unknown key 'nproc': did you mean nproc-per-node?",
     "[training]\nepochs = 3": "unknown key 'training': ",
     "shards = 'two'": "shards in .*job.toml must be a whole number but got 'two'",
     "shards = 0": "shards in .*job.toml must be at least 1 but got 0",

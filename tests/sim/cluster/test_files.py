@@ -226,6 +226,14 @@ def test_an_override_that_a_parser_cannot_take_is_one_line() -> None:
         load_scenario("uniform", {"seed": "[" * 5000})
 
 
+@pytest.mark.parametrize("overrides", [["training.epochs=5"], "training.epochs=5", {1: 2}, 3])
+def test_overrides_are_values_by_key(overrides: Any) -> None:
+    with pytest.raises(
+        ScenarioError, match=r"^overrides must be values by key, as in \{'training.epochs': '5'\}, but got "
+    ):
+        load_scenario("uniform", overrides)
+
+
 def test_a_scenario_made_of_tuples_is_refused_as_one_of_lists_is() -> None:
     scenario = Scenario(devices=(Device(count=2, compute_s=-1),))  # type: ignore[arg-type]
     with pytest.raises(ScenarioError, match=r"devices\[0\].compute_s is wrong: .* but got -1"):

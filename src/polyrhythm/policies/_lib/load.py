@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import SpecError, did_you_mean
+from polyrhythm.errors import USERS, SpecError, UsageError, did_you_mean, line_of, shown
 
 GROUP = "polyrhythm.policies"
 
@@ -68,15 +68,19 @@ def load_registered(entry: EntryPoint) -> type[Policy[Any]]:
     try:
         found = entry.load()
     except (Exception, SystemExit) as error:
-        raise SpecError(f"policy {entry.name!r} of {entry.value} cannot be loaded: {error!r}") from error
+        raise SpecError(f"policy {entry.name!r} of {entry.value} cannot be loaded: {told(error)}") from error
     return checked(found, entry.name)
 
 
 def load_reference(reference: str) -> type[Policy[Any]]:
     """The class that ``path/file.py:Class`` or ``package.module:Class`` names."""
     place, _, name = reference.rpartition(":")
+    if "\0" in place:
+        raise SpecError(f"policy file {place!r} does not exist; its name has a character that no file's has")
     if not place:
         raise SpecError(f"policy {reference!r} names no class; write '{reference}:MyPolicy'")
+    if "/" in place and not place.endswith(".py"):
+        raise SpecError(f"policy file {place!r} is no Python file; end its name in .py")
     module = load_file(place) if place.endswith(".py") else load_module(place)
     if not hasattr(module, name):
         classes = [
@@ -105,13 +109,20 @@ def load_module(name: str) -> ModuleType:
         return import_module(name)
     except (Exception, SystemExit) as error:
         raise SpecError(
-            f"policy module {name!r} cannot be imported: {error!r}; give its file as './name.py'"
+            f"policy module {name!r} cannot be imported: {told(error)}; give its file as './name.py'"
         ) from error
+
+
+def told(error: BaseException) -> str:
+    """Why code of the user's own cannot be loaded, and in which line."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error}"  # which names the file and the line
+    return f"{error if isinstance(error, UsageError) else shown(error)}{line_of(error)}"
 
 
 def module_of_file(path: str) -> str:
     """Under which name a file is loaded."""
-    return f"{GROUP}.user.{Path(path).resolve()}"
+    return f"{USERS}{Path(path).resolve()}"
 
 
 def load_file(path: str) -> ModuleType:
@@ -130,5 +141,5 @@ def load_file(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise SpecError(f"policy file {path!r} cannot be loaded: {error!r}") from error
+        raise SpecError(f"policy file {path!r} cannot be loaded: {told(error)}") from error
     return module

@@ -74,13 +74,12 @@ class Coordinator:
         clock: Callable[[], float],
         epochs: int = 1,
     ) -> None:
-        self.job, self.phase = Job(workers, effects, clock), 0
+        self.job, self.phase, self.snapshots = Job(workers, effects, clock), 0, Snapshots()
         self.plan(policy, epochs)
         self._stepping, self._stop_wanted, self._failed_entries, self.run = False, False, 0, 0
         self.note: Callable[[Stand], None] = lambda _: None
         self._phase_members: Ranks = ()
-        self._state, self._rollback = StateHolders(self.job), Rollback(self.job)
-        self._mode, self.snapshots = PhaseKind(), Snapshots()
+        self._state, self._rollback, self._mode = StateHolders(self.job), Rollback(self.job), PhaseKind()
         self.next_policy: Policy[Any] | None = None
         self.entry: PhaseEntry | None = None
 
@@ -152,10 +151,8 @@ class Coordinator:
 
     def _switched(self, policy: Policy[Any], at_once: bool) -> None:
         self.next_policy = policy
-        if at_once:
-            self._request_stop()
-        else:
-            self._request_stop_for_switch()
+        (self._request_stop if at_once else self._request_stop_for_switch)()
+        if not at_once:
             self._go_on_if_standing()
 
     def save(self) -> None:
@@ -166,6 +163,7 @@ class Coordinator:
             self._go_on_if_standing()
 
     def alarm(self) -> None:
+        self.job.alarms -= 1
         self._mode.alarm()
         self._go_on_if_standing()
 
@@ -234,6 +232,7 @@ class Coordinator:
         elif not self._stepping and self._state.takes_waiting():
             self._stepping = True
             self._start_phase()
+        self._go_on_if_standing()
 
     def _begin_epoch(self) -> None:
         self.snapshots.lead(self.job.begin_epoch(self.snapshots.position), self.choice)
@@ -279,6 +278,7 @@ class Coordinator:
     def _go_on_if_standing(self) -> None:
         if not self._stepping or self.entry is not None:
             return
+        self._mode.refuse_deadlock()
         mode, ends = self._mode, self.job.observe is not None or self._mode.end_samples < float("inf")
         if ends and not self._stop_wanted and mode.runs and self.choice.due(self.policy, mode.end_samples):
             self._request_stop_for_switch()

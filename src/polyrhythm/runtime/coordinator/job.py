@@ -97,6 +97,8 @@ class Job:
     hears: bool = False
     weighs: bool = False
     told_rest: bool = False
+    alarms: int = 0
+    """Those that policies have asked for and that have not come yet."""
 
     def __post_init__(self) -> None:
         self.awaited = set(range(self.planned))

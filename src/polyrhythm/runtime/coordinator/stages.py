@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor
 from polyrhythm.core.driver import RAISED
+from polyrhythm.core.misuse import raised
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError, SpecError, UsageError
 from polyrhythm.policies import is_built_in, parse_loaded_policy, parse_policy
@@ -102,7 +103,7 @@ class Stages:
         try:
             policy.init(job.cluster(self._epochs))
         except RAISED as error:
-            raise PolicyError(f"policy {policy.spec} raised {error!r} in init") from error
+            raise raised(policy, error, "in init") from error
 
     def _check_servers(self, job: Job) -> None:
         stages = [stage.policy for stage in self.policy.stages(job.cluster(self._epochs))] or [self.stage(job).policy]
@@ -145,7 +146,7 @@ class Stages:
         try:
             self.known = supervisor.observe(self.known, policy, event, decisions)
         except RAISED as error:
-            raise PolicyError(f"policy {supervisor.spec} raised {error!r} in observe") from error
+            raise raised(supervisor, error, "in observe") from error
         if (wanted := supervisor.wanted(self.known)) != before:
             try:
                 runtime_placement(wanted)

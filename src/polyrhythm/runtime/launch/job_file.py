@@ -78,6 +78,10 @@ def named(document: Mapping[str, Any], path: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in document.items():
         name = key.replace("-", "_")
+        if name == "token":
+            raise UsageError(
+                f"job file {path}: the token is a secret and no key; set POLYRHYTHM_TOKEN in the environment"
+            )
         if name not in KEYS:
             known = (known.replace("_", "-") for known in KEYS)
             raise UsageError(f"job file {path}: unknown key {key!r}: {did_you_mean(key, known)}")

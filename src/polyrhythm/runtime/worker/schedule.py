@@ -20,6 +20,7 @@ from polyrhythm.core import (
 from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule
 from polyrhythm.core.policy_state import decode_state, encode_state
 from polyrhythm.core.workload import SampleRange
+from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.wire.protocol import MeasuredStep
 
 
@@ -103,11 +104,20 @@ class LocalSchedule:
         self._sync = None
         for index, worker in enumerate(self._members):
             samples = self.plan.size(self.step, index)
+            self._require_running(worker)
             clock, _ = self._driver.ledger.report(worker)
             loss, norm = (records[index].loss, records[index].grad_sq_norm) if records else (None, None)
             self._driver.tell(Report(worker, clock, float(clock), samples, loss=loss, grad_sq_norm=norm))
         self.step += 1
         return self._sync
+
+    def _require_running(self, worker: int) -> None:
+        policy = self._driver.policy
+        if self._driver.ledger.accounts[worker].running is None:
+            raise PolicyError(
+                f"policy {policy.spec} lets worker {worker} wait after {self.step} steps of the epoch; let it Proceed: "
+                f"in the placement {policy.traits.placement!r} all make every step"
+            )
 
     # -- what the policy decides (see `Effects`) -------------------------------------------------------------------
 

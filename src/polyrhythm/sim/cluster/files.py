@@ -35,6 +35,7 @@ def load_scenario(name_or_path: str | Path, overrides: Mapping[str, str] | None 
         3
     """
     path, texts = path_of("name_or_path", name_or_path), built_in_texts()
+    check_overrides(overrides)
     if str(name_or_path) in texts:
         return parse(texts[str(name_or_path)], str(name_or_path), overrides)
     try:
@@ -75,6 +76,14 @@ def parse(text: str, name: str, overrides: Mapping[str, str] | None = None, plac
     for key, value in (overrides or {}).items():
         override(document, key, value)
     return convert(document)
+
+
+def check_overrides(overrides: Any) -> None:
+    """Refuse what is given and does not say a value for each key."""
+    if overrides is not None and not (
+        isinstance(overrides, Mapping) and all(isinstance(key, str) for key in overrides)
+    ):
+        raise ScenarioError(f"overrides must be values by key, as in {{'training.epochs': '5'}}, but got {overrides!r}")
 
 
 def override(document: dict[str, Any], key: str, value: str) -> None:

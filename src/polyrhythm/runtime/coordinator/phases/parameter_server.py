@@ -118,6 +118,10 @@ class ParameterServerPhase(PhaseKind):
         if not self._stopping:
             self._driver.tell(Alarm(self._job.clock()))
 
+    def refuse_deadlock(self) -> None:
+        if not self._stopping:
+            self._driver.refuse_deadlock()
+
     def request_stop(self) -> None:
         self._stopping = True
 
@@ -205,6 +209,7 @@ class ParameterServerPhase(PhaseKind):
                 self.cancel((worker,), [Ticket(worker, step, self.exchange)])
 
     def wake(self, decision: Wake) -> None:
+        self._job.alarms += 1
         self._job.effects.wake(decision.time_s)
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:

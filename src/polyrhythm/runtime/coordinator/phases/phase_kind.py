@@ -8,6 +8,7 @@ import math
 from typing import Any, ClassVar, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy
+from polyrhythm.core.misuse import deadlocked
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.runtime.checkpoint.returned import Returned
@@ -45,6 +46,17 @@ class PhaseDriver(Driver):
     def settle(self) -> None:
         self.rested = self.rest()
         super().settle()
+
+    def refuse_deadlock(self) -> None:
+        """Everyone waits, and neither an alarm nor a planned worker is to come: the policy would be told nothing more.
+
+        One that waits for workers that nobody has planned cannot be told from one that has forgotten somebody.
+        """
+        job, accounts = self._job, self.ledger.accounts
+        if self.silent or job.alarms or job.awaited or any(a.running is not None for a in accounts.values()):
+            return
+        if accounts:
+            self._give_up(deadlocked(self.policy, job.clock(), sorted(accounts), job.workload.left))
 
     def rest(self) -> Any:
         """The policy's state as it would be then."""
@@ -175,6 +187,9 @@ class PhaseKind:
 
     def alarm(self) -> None:
         pass
+
+    def refuse_deadlock(self) -> None:
+        """Nothing more is done about what has just happened: refuse a policy under which nobody would ever go on."""
 
     def request_stop(self) -> None:
         """Bring everyone to a stop between two steps."""
