@@ -13,16 +13,16 @@ def weights(run: Run, rank: int = 0) -> torch.Tensor:
     return torch.tensor([float(word) for word in words], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("what", ["bf16", "mixed", "sparse", "Adafactor", "late", "evaluation mode"])
+@pytest.mark.parametrize("what", ["bf16", "mixed", "sparse", "Adafactor", "late", "evaluation mode", "clipped"])
 def test_under_bsp_it_is_what_torchrun_makes_of_it(tmp_path: Path, what: str) -> None:
     ours, theirs = adapted(tmp_path / "ours", "kinds.py", what), plain(tmp_path / "theirs", "kinds.py", what)
     for rank in ours.ranks:
         assert torch.equal(weights(ours, rank), weights(theirs, rank))
 
 
-@pytest.mark.parametrize("script", ["beside.py", "within.py"])
+@pytest.mark.parametrize("script", ["beside.py", "within.py", "pseudo.py"])
 def test_a_script_of_another_kind_is_what_torchrun_makes_of_it(tmp_path: Path, script: str) -> None:
-    """Evaluation mode beside training; steps within the wrapper's forward."""
+    """Evaluation mode beside training; steps within the wrapper's forward; labels from evaluation within the loop."""
     ours, theirs = adapted(tmp_path / "ours", script), plain(tmp_path / "theirs", script)
     for rank in ours.ranks:
         assert torch.equal(weights(ours, rank), weights(theirs, rank))

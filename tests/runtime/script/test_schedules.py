@@ -33,6 +33,14 @@ def test_a_warm_up_ends_with_its_epoch(tmp_path: Path, policy: str) -> None:
     assert policy != "bsp" or ends(run, 1) == ends(theirs, 1)
 
 
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_one_may_step_with_every_step_and_once_more_after_an_epoch(tmp_path: Path, policy: str) -> None:
+    theirs = plain(tmp_path / "theirs", "schedule.py", "ddp", "twice")
+    run = adapted(tmp_path / "ours", "schedule.py", "ddp", "twice", policy=policy)
+    assert ends(run, 0)[-1] == ends(run, 1)[-1] == ends(theirs, 0)[-1]
+    assert policy != "bsp" or ends(run, 1) == ends(theirs, 1)
+
+
 @pytest.mark.parametrize("policy", ["bsp", "asp", "switch:bsp@0.5,asp"])
 def test_a_scheduler_made_of_others_is_one(tmp_path: Path, policy: str) -> None:
     theirs = plain(tmp_path / "theirs", "schedule.py", "ddp", "sequence")

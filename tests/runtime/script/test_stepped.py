@@ -32,6 +32,8 @@ class Job:
 
     apart: bool = False
     reached: int = 0
+    together: bool = False
+    inside: bool = True
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def schedules(job: Job, monkeypatch: pytest.MonkeyPatch) -> Schedules:
     for kind in (LRScheduler, *LRScheduler.__subclasses__()):
         for name in {"__init__", "step"} & set(vars(kind)):
             monkeypatch.setattr(kind, name, vars(kind)[name])
-    made = Schedules(lambda: job.apart, lambda: job.reached)
+    made = Schedules(lambda: job.apart, lambda: job.reached, lambda: job.together, lambda: (job.reached, job.inside))
     made.patch()
     return made
 
@@ -93,6 +95,55 @@ def test_a_scheduler_of_several_follows_the_job_as_one(job: Job, schedules: Sche
     job.reached = 10
     schedules.follow()
     assert [*rates, rate(steps)] == expected
+
+
+def followed(schedules: Schedules, stretched: bool = False) -> ExponentialLR:
+    """One that was stepped with the warm-up step."""
+    made = ExponentialLR(optimizer(), 0.5)
+    made.step()
+    schedules.settle(stretched)
+    return made
+
+
+def test_while_ranks_step_together_each_call_is_a_step(job: Job, schedules: Schedules) -> None:
+    """Also a second one after an epoch, and one that comes after steps without."""
+    scheduler, job.together, ends = followed(schedules), True, []
+    for job.reached, calls in ((1, 1), (2, 2), (3, 0), (4, 1)):
+        schedules.meet(job.reached - 1)
+        schedules.stepped()
+        for _ in range(calls):
+            scheduler.step()
+        ends.append(scheduler.last_epoch)
+    assert ends == [2, 4, 4, 5]
+
+
+def test_a_further_call_after_an_epoch_is_one_step_beside_those_that_follow_the_job(
+    job: Job, schedules: Schedules
+) -> None:
+    scheduler, job.apart, job.reached = followed(schedules), True, 3
+    schedules.stepped()
+    scheduler.step()
+    schedules.follow()
+    job.apart = job.inside = False
+    scheduler.step()
+    assert scheduler.last_epoch == 5
+
+
+def test_a_further_call_within_an_epoch_is_refused_where_workers_step_apart(job: Job, schedules: Schedules) -> None:
+    scheduler, job.apart, job.reached = followed(schedules), True, 3
+    schedules.stepped()
+    scheduler.step()
+    with pytest.raises(RefusalError, match=r"more than once a step; .* Step it once a step, or use bsp"):
+        scheduler.step()
+
+
+def test_of_a_script_for_a_single_process_a_further_call_steps_for_all_workers(job: Job, schedules: Schedules) -> None:
+    scheduler = followed(schedules, stretched=True)
+    for job.reached in (2, 4):
+        schedules.stepped()
+        scheduler.step()
+    scheduler.step()
+    assert scheduler.last_epoch == 7
 
 
 def fraction(steps: Optimizer) -> LRScheduler:

@@ -20,6 +20,7 @@ from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.gathering import changing_hosts
 from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number
 from polyrhythm.runtime.launch.restarts import asked_for
+from polyrhythm.runtime.script.backward import patch_backward
 from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
 from polyrhythm.runtime.script.data.file_calls import remember_files
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
@@ -261,32 +262,6 @@ def patch_load(script: AdaptedScript) -> None:
         return state_original(self, *args, **kwargs)
 
     nn.Module.state_dict = state_dict  # type: ignore[method-assign]
-
-
-def patch_backward(script: AdaptedScript) -> None:
-    """Through which `Tensor.backward` comes, too. A pass within a pass is checkpointing."""
-    original = torch.autograd.backward
-    inside = False
-
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> None:
-        nonlocal inside
-        if inside:
-            original(*args, **kwargs)
-            return
-        roots = args[0] if args else kwargs.get("tensors", ())
-        script.backward([roots] if isinstance(roots, torch.Tensor) else roots)
-        inside = True
-        try:
-            original(*args, **kwargs)
-        except RuntimeError as error:
-            if script.session is not None:
-                script.session.explain(error)
-            raise
-        finally:
-            inside = False
-
-    torch.autograd.backward = backward
 
 
 def patch_sight(script: AdaptedScript) -> None:

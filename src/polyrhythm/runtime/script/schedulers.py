@@ -5,6 +5,9 @@ mini-batches as there are workers. So a call of such a scheduler steps it as oft
 stepped it since the last step of this worker: not at all, once, or several times. At the end of an epoch it is brought
 to the same count on all workers, unless the script has ceased to step it. A scheduler that is made of others is one:
 it steps its parts itself. A call with an argument cannot follow, since only the script knows what comes next.
+
+While the ranks of a script make all steps together, each call is one step, as under torchrun: a script may make further
+ones, such as one at the end of an epoch, or leave some out.
 """
 
 import functools
@@ -30,10 +33,18 @@ class Schedules:
     Args:
         apart: whether workers make steps of their own now, inside the loop.
         reached: steps that the script alone would have made by now, since the session began.
+        together: whether every rank of a script with ranks has made each step so far.
+        batch: the number of this worker's latest mini-batch, and whether the script is inside its loop over them.
     """
 
-    def __init__(self, apart: Callable[[], bool], reached: Callable[[], int]) -> None:
-        self._apart, self._reached = apart, reached
+    def __init__(
+        self,
+        apart: Callable[[], bool],
+        reached: Callable[[], int],
+        together: Callable[[], bool],
+        batch: Callable[[], tuple[int, bool]],
+    ) -> None:
+        self._apart, self._reached, self._together, self._batch = apart, reached, together, batch
         self._known: WeakSet[LRScheduler] = WeakSet()
         self._calls: Counter[LRScheduler] = Counter()
         self._beyond: Counter[LRScheduler] = Counter()
@@ -41,6 +52,8 @@ class Schedules:
         self._places: WeakKeyDictionary[LRScheduler, str] = WeakKeyDictionary()
         self._made: WeakKeyDictionary[LRScheduler, int] = WeakKeyDictionary()
         """Of those that follow the job: what was reached when they were last stepped."""
+        self._at: WeakKeyDictionary[LRScheduler, int] = WeakKeyDictionary()
+        """Of these: the mini-batch with which they were."""
         self._before = self._now = 0
         """What was reached with this worker's last step but one, and with its last."""
         self._were_apart = self._inside = False
@@ -54,6 +67,7 @@ class Schedules:
         self._calls.clear()
         self._beyond.clear()
         self._made.clear()
+        self._at.clear()
         self._before = self._now = 0
         self._were_apart = self.follows = self.left_alone = False
 
@@ -143,8 +157,11 @@ class Schedules:
     def _step(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
         if scheduler in self._made:
             reached = self._reached()
-            last = self._before if reached == self._now else self._now  # a script may step it before its optimizer
-            self._step_to(scheduler, reached, max(self._made[scheduler], last))
+            if self._together():
+                self._run(call)
+                self._made[scheduler] = reached
+            else:
+                self._follow_job(scheduler, call, reached)
             return
         if self._apart():
             raise refuse(
@@ -154,6 +171,21 @@ class Schedules:
         self._calls[scheduler] += 1
         self._places.setdefault(scheduler, script_line())
         self._run(call)
+
+    def _follow_job(self, scheduler: LRScheduler, call: Callable[[], None], reached: int) -> None:
+        last = self._before if reached == self._now else self._now  # a script may step it before its optimizer
+        batch, inside = self._batch()
+        if self._at.get(scheduler) != batch:
+            self._at[scheduler] = batch
+            self._step_to(scheduler, reached, max(self._made[scheduler], last))
+            return
+        if self._apart():
+            raise refuse(
+                f"{type(scheduler).__name__}.step inside the step loop, and more than once a step; workers that make "
+                "steps of their own would each count another schedule. Step it once a step, or use bsp"
+            )
+        for _ in range(reached - last if inside else 1):
+            self._run(call)
 
     def _step_by_argument(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
         if self._apart():

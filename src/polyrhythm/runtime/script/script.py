@@ -29,7 +29,12 @@ class AdaptedScript(ScriptFacts):
     """
 
     def __init__(self, rank: int, workers: int) -> None:
-        schedules = Schedules(lambda: self._training.apart, lambda: self._training.reached)
+        schedules = Schedules(
+            lambda: self._training.apart,
+            lambda: self._training.reached,
+            lambda: self._training.together,
+            lambda: self._training.batch,
+        )
         super().__init__(rank, workers, schedules)
         self.children = Children()
         self._training = Training(self, self, self.forward)
@@ -76,6 +81,11 @@ class AdaptedScript(ScriptFacts):
     def backward(self, roots: Iterable[Tensor]) -> None:
         if not self.dormant:
             self._training.backward(roots)
+
+    def differentiated(self) -> None:
+        """A backward pass is over."""
+        if not self.dormant:
+            self._training.differentiated()
 
     def before_scaler(self, optimizer: Optimizer) -> None:
         self._training.before_scaler(optimizer)

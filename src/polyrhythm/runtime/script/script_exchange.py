@@ -157,6 +157,11 @@ class LaneExchange(ScriptExchange):
         for lane in self.lanes:
             lane.last = wanted
 
+    def share_buffers(self) -> None:
+        super().share_buffers()
+        for lane in self.lanes:
+            lane.shared = True
+
     @property
     def _keeps_buffers(self) -> bool:
         """Whether the script has told DistributedDataParallel so."""

@@ -64,7 +64,11 @@ class Lane:
         no_sync() decides.
         """
         self.evaluates = False
-        """Whether the last forward pass that a gradient may come of was in evaluation mode; it exchanges nothing."""
+        """Whether the last forward pass that a gradient may come of was in evaluation mode; its backward pass exchanges
+        nothing by itself.
+        """
+        self.shared = True
+        """Whether buffers are those that all ranks got at the end of their epoch, or of the last evaluation."""
 
     def open(self, group: ProcessGroup, *, init_sync: bool = False) -> None:
         self.inner = Inner(self.module, process_group=group, init_sync=init_sync, **self.options)
@@ -122,9 +126,26 @@ class Lane:
     def _pass(self, trains: bool, wrapper: "ScriptDDP", inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if trains and self.inner is not None and self.reducing:
             self.follow(wrapper)
+            self.shared = False
             # Its __call__ would only look for hooks, which are the wrapper's.
             return self.inner.forward(*inputs, **kwargs)
+        if not self.shared:
+            self._share_buffers()
         return self._alone(inputs, kwargs)
+
+    def _share_buffers(self) -> None:
+        """Within a loop torch's own evaluates with the first rank's buffers, and then trains on without another look.
+
+        At the end of an epoch all have them, so that a rank may evaluate by itself.
+        """
+        inner = self.inner
+        group = inner.process_group if inner is not None and self.reducing else None
+        if inner is None or not isinstance(group, SwitchGroup) or group.failure is not None:
+            return
+        self.shared = True
+        if inner._check_sync_bufs_pre_fwd():  # type: ignore[no-untyped-call]
+            inner._sync_buffers()  # type: ignore[no-untyped-call]
+        inner.require_forward_param_sync = False
 
     def follow(self, wrapper: "ScriptDDP") -> None:
         """Exchange what comes of the pass under way, unless the script does without; it may say so within the pass."""

@@ -54,13 +54,15 @@ kind = makes.get(WHAT) or getattr(torch.optim, WHAT, torch.optim.AdamW)
 optimizer = kind(model.parameters(), lr=0.02)
 if dist.is_initialized():
     model = DistributedDataParallel(model)
-if WHAT == "evaluation mode":
+if WHAT in ("evaluation mode", "clipped"):
     model.eval()  # as dropout and batch normalization are to stand still
 for epoch in range(3):
     for (x,) in loader:
         x = x.mul(3).long().clamp(0, 7) if "sparse" in WHAT else x.to(next(model.parameters()).dtype)
         optimizer.zero_grad()
         model(x).square().mean().backward()
+        if WHAT == "clipped":
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         if WHAT == "late" and epoch == 0:  # as DINO's last layer
             list(model.parameters())[-1].grad = None
         optimizer.step(*[torch.zeros(1).sum] * (WHAT == "LBFGS"))

@@ -33,7 +33,7 @@ def main(ranks, how):
     loader = DataLoader(data, BATCH, sampler=sampler, shuffle=sampler is None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
     warm_up = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
-    scheduler = StepLR(optimizer, 1, 0.5)
+    scheduler = StepLR(optimizer, 7 if how == "twice" else 1, 0.5)
     if how in ("left", "skip"):
         scheduler = warm_up
     if how == "cycle":
@@ -57,13 +57,13 @@ def main(ranks, how):
                 optimizer.param_groups[0]["lr"] = 0.01 * (1 + RANK)
             scaler.step(optimizer)
             scaler.update()
-            if how in ("cycle", "sequence"):
+            if how in ("cycle", "sequence", "twice"):
                 scheduler.step()
             elif how in ("left", "skip") or (how == "warm-up" and epoch == 0):
                 warm_up.step()
         if how in ("left", "skip"):
             dist.barrier()
-        elif how == "warm-up":
+        elif how in ("warm-up", "twice"):
             scheduler.step()
         elif how == "plateau":
             plateau.step(1.0)

@@ -227,6 +227,11 @@ class ScriptLoader(SessionLoader[Any]):
         """The same by its start."""
         return self.steps_to(self._draws.position // self._width)
 
+    @property
+    def all_together(self) -> bool:
+        """Whether every rank makes the step under way, of as many samples as the script itself would take."""
+        return self._draws.together == self._ranks and not (self._inject or self._sharded)
+
     def _steps_with(self, position: int, together: int) -> int:
         """The same by the end of the step at this position, which so many workers make together."""
         if self._inject:

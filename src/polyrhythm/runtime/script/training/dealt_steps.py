@@ -47,6 +47,10 @@ class DealtSteps:
     def reached(self) -> int:
         return self._loader.steps_reached - self._opened_at
 
+    @property
+    def together(self) -> bool:
+        return self._loader.all_together
+
     def read(self, loader: DataLoader[Any]) -> Iterator[Any] | None:
         return None
 

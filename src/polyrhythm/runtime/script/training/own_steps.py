@@ -25,7 +25,7 @@ class OwnSteps:
     """
 
     own = True
-    awaits_use = False
+    awaits_use = together = False
 
     def __init__(
         self, session: ScriptSession, loaders: Loaders, reading: OwnReading, run: Pass | None, handed: bool

@@ -20,6 +20,10 @@ class ScriptSteps(PassListener, Protocol):
     """Whether `used` is to be told."""
 
     @property
+    def together(self) -> bool:
+        """Whether every rank of a script with ranks makes the step under way."""
+
+    @property
     def inside(self) -> bool:
         """Whether the script is within a pass that it trains on."""
 

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data.handed import HandedData
 from polyrhythm.runtime.script.data.pass_ends import PassEnds
 from polyrhythm.runtime.script.data.passes import Pass, PassListener
@@ -44,6 +46,8 @@ class Training:
         self._pass_ends = PassEnds()
         self._own_values = OwnValues()
         self._handed = HandedData(script.trainings)
+        self._batches = 0
+        """That the script was given."""
         self._thread = 0
         """In which the script makes its steps."""
         self._stepping: Optimizer | None = None
@@ -79,6 +83,7 @@ class Training:
         self._steps.before_batch(run)
 
     def given(self, run: Pass) -> None:
+        self._batches += 1
         if self._steps.own or run.by_generator:
             self._step_loop.reads(sys._getframe(1))
         self._pass_ends.reads(sys._getframe(1))
@@ -118,6 +123,13 @@ class Training:
             self._own_values.followed.backward(roots)
         if session.deferred.fresh:
             session.deferred.backward(together=not session.apart)
+
+    def differentiated(self) -> None:
+        """A backward pass is over: gradients of models in evaluation mode are exchanged, as others' are within it."""
+        for lane in self._script.lanes:
+            if lane.evaluates and lane.last and lane.reducing and lane.is_unreduced:
+                with suppress(GroupError):  # which `failure` tells the worker
+                    lane.reduce_rest()
 
     def before_scaler(self, optimizer: Optimizer) -> None:
         """A GradScaler is about to look at gradients; it may find infinities, and then no step follows."""
@@ -246,6 +258,16 @@ class Training:
     def reached(self) -> int:
         """Steps since the session began that workers in synchronous mode would have made by now."""
         return self._steps.reached
+
+    @property
+    def together(self) -> bool:
+        """Whether every rank has made each step so far, so that what the script counts is right by itself."""
+        return self.session is not None and self.session.aligned and self._steps.together
+
+    @property
+    def batch(self) -> tuple[int, bool]:
+        """The number of the latest mini-batch, and whether the script is inside its loop over them."""
+        return self._batches, self._steps.inside
 
     def _is_open(self) -> bool:  # and if it has left its loop early, its epoch ends
         frame = sys._getframe(1)

@@ -24,7 +24,7 @@ class WarmUpSteps:
         begin: the session takes over, with a pass after so many mini-batches of it.
     """
 
-    own = drawn = False
+    own = drawn = together = False
     awaits_use = True
     begun = reached = 0
 
