@@ -1,8 +1,10 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.policies import RLP
@@ -155,6 +157,17 @@ def test_resuming_needs_the_same_study(tmp_path: Path) -> None:
         with pytest.raises(PolyrhythmError, match=f"was made with {name}, but this is {name.split()[0]} "):
             Study(other, out, seed=seed).resume()
     assert Study(preset("tuned", 3), out).resume().preset.episodes == 3
+    saved = torch.load(study.checkpoint, weights_only=True)
+    for changes in ({"ranges": {"size": 1}}, {"ranges": None}, {"flags": 3}, {"episodes": None}):
+        torch.save({**saved, "study": json.dumps({**json.loads(saved["study"]), **changes})}, study.checkpoint)
+        with pytest.raises(PolyrhythmError, match="cannot resume"):
+            Study(preset("tuned", 2), out).resume()
+    torch.save({**saved, "learner": {}}, study.checkpoint)
+    with pytest.raises(PolyrhythmError, match="cannot resume"):
+        Study(preset("tuned", 2), out).resume()
+    torch.save({**saved, "study": json.dumps({**json.loads(saved["study"]), "out": "x", "seed": 7})}, study.checkpoint)
+    resumed = Study(preset("tuned", 2), out).resume()
+    assert (resumed.out, resumed.seed) == (out, 0)
     study.checkpoint.write_bytes(b"nothing")
     with pytest.raises(PolyrhythmError, match="cannot resume"):
         Study(preset("tuned", 2), out).resume()

@@ -155,6 +155,17 @@ def test_groups_have_their_own_options() -> None:
     torch.testing.assert_close(vector, torch.tensor([-0.2, -0.2, -2.0, -2.0, -2.0]))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_an_idle_group_stays_as_it_is(groups: int) -> None:
+    """Also where it is alone: a shard may have one group of several."""
+    layout = FlatLayout.of(*({f"p{number}": torch.zeros(2)} for number in range(groups)))
+    vector = torch.ones(2 * groups)
+    optimizer = FlatOptimizer(torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}, vector, layout)
+    optimizer.idle = frozenset({0})
+    optimizer.step(torch.zeros(2 * groups))
+    assert vector.tolist() == [1.0, 1.0] + [pytest.approx(0.99)] * (2 * groups - 2)
+
+
 @pytest.mark.parametrize(("more", "moved"), [({"weight_decay": 0.5}, 1.5), ({"maximize": True}, -1.0)])
 def test_groups_of_plain_sgd_may_have_more_than_a_rate(more: dict[str, Any], moved: float) -> None:
     layout = FlatLayout.of({"a": torch.zeros(2)}, {"b": torch.zeros(3)})

@@ -9,6 +9,9 @@ import torch
 
 from polyrhythm.errors import UsageError
 
+WRONG = (ValueError, LookupError, TypeError, AttributeError, RuntimeError)
+"""What a file raises that has other content."""
+
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Its tensors, and what is known of the study.
@@ -19,10 +22,14 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         saved = torch.load(path, weights_only=True)
         facts = json.loads(saved["study"])
-        return saved, {name: facts[name] for name in (*facts, "flags", "episodes")}
-    except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(f"cannot resume from {str(path)!r}: {reason}; leave --resume out") from error
+        return saved, {**facts, "flags": dict(facts["flags"]), "episodes": int(facts["episodes"])}
+    except (OSError, EOFError, UnpicklingError, *WRONG) as error:
+        raise cannot_resume(path, error) from error
+
+
+def cannot_resume(path: Path, error: Exception) -> UsageError:
+    reason = str(error).partition("\n")[0]
+    return UsageError(f"cannot resume from {str(path)!r}: {reason}; leave --resume out")
 
 
 def check_unstarted(path: Path) -> None:

@@ -19,7 +19,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.policies.rlp.network import Conditions, Learned, ValueNetwork, dump
 from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
-from polyrhythm.rl.checkpoint import read_checkpoint
+from polyrhythm.rl.checkpoint import WRONG, cannot_resume, read_checkpoint
 from polyrhythm.rl.dqn import Learner, Preset, Transition, favouring, n_step
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
@@ -47,6 +47,10 @@ LEAST = 18
 """Instances that validate, however few the families are."""
 VALIDATION_SEED = 500_000
 """Seeds from here on validate; benchmarks and reproductions take theirs from 1,000,000 on."""
+
+
+STAND = ("done", "ready", "pretrained", "units", "curve", "score", "baseline")
+"""Attributes of a study that say where it stands."""
 
 
 class FigureLog(Protocol):
@@ -329,8 +333,7 @@ class Study:
         self.saved_s = time.monotonic()
 
     def _facts(self) -> dict[str, Any]:
-        names = ("done", "ready", "pretrained", "units", "curve", "score", "baseline")
-        facts = {name: getattr(self, name) for name in names}
+        facts = {name: getattr(self, name) for name in STAND}
         return {**facts, "episodes": self.preset.episodes, "flags": self._flags, "ranges": vars(self.ranges)}
 
     @property
@@ -343,21 +346,26 @@ class Study:
     def resume(self) -> "Study":
         """Go on from the checkpoint."""
         saved, facts = read_checkpoint(self.checkpoint)
-        flags = facts.pop("flags")
-        del facts["episodes"]
+        flags = facts["flags"]
         for flag, value in self._flags.items():
-            if flags[flag] != value:
+            if flags.get(flag) != value:
                 raise UsageError(
-                    f"{str(self.checkpoint)!r} was made with {flag} {flags[flag]}, but this is {flag} {value}; "
+                    f"{str(self.checkpoint)!r} was made with {flag} {flags.get(flag)}, but this is {flag} {value}; "
                     "give the same, or leave --resume out"
                 )
-        self.ranges = Ranges(**facts.pop("ranges"))
-        for name, value in facts.items():
-            setattr(self, name, value)
+        try:
+            self._restore(saved, facts)
+        except WRONG as error:
+            raise cannot_resume(self.checkpoint, error) from error
+        return self
+
+    def _restore(self, saved: dict[str, Any], facts: dict[str, Any]) -> None:
+        self.ranges = Ranges(**facts["ranges"])
+        for name in STAND:
+            setattr(self, name, facts[name])
         self.learner.load(saved["learner"])
         self.best = None if saved["best"] is None else saved["best"].numpy()
         self.samples = [tuple(column.numpy() for column in columns) for columns in saved["samples"]]
-        return self
 
 
 class Online:

@@ -116,7 +116,7 @@ class FlatOptimizer:
         """
         if self.applied != (lr_scale, momentum):
             self._apply(lr_scale, momentum)
-        if len(self.tensors) == 1:
+        if len(self.tensors) == 1 and not self.idle:
             group = self.optimizer.param_groups[0]
             if self._plain and has_only_a_rate(group):
                 self.tensors[0].add_(gradient, alpha=-group["lr"])

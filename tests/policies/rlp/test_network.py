@@ -1,4 +1,5 @@
 import json
+import os
 import random
 import re
 from itertools import pairwise
@@ -82,6 +83,8 @@ LAYER = json.loads(dump(learned()))["layers"][0]
         (broken(layers=[{**LAYER, "weights": "%%"}]), "no learned policy"),
         (broken(conditions={}), "low"),
         (broken(training=3), "no learned policy"),
+        (broken(window=float("inf")), "no learned policy"),
+        (broken(conditions={"workers": [2, 4], "low": [10**400], "high": [1]}), "no learned policy"),
     ],
 )
 def test_what_is_no_policy_is_refused_in_one_line(tmp_path: Path, text: str, reason: str) -> None:
@@ -95,6 +98,10 @@ def test_what_is_no_policy_is_refused_in_one_line(tmp_path: Path, text: str, rea
 def test_missing_and_huge_files(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="No such file"):
         load(str(tmp_path / "none.json"))
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(SpecError, match="is no ordinary file"):
+            load(str(file))
     huge = tmp_path / "huge.json"
     huge.write_bytes(b" " * (LARGEST + 1))
     with pytest.raises(SpecError, match="more than"):

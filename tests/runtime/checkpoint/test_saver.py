@@ -9,6 +9,8 @@ import torch
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.checkpoint.folder import partial_of
+from polyrhythm.runtime.checkpoint.manifest import Saved
+from polyrhythm.runtime.checkpoint.replica_state import ReplicaState
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.context import DrawnBatch
@@ -95,3 +97,28 @@ def test_random_numbers_go_on_where_a_checkpoint_was_taken(tmp_path: Path, made:
     whole = numbers(first, keep_after=made)
     torch.manual_seed(99)  # what a script does before its loop
     assert numbers(Source(checkpoints, start=4 * made, kept=first.captured), keep_after=0) == whole[made:]
+
+
+class Odd:
+    """Keeps what no checkpoint can hold."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"phase": torch.tensor(1j)}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Nothing is read back."""
+
+
+def test_what_cannot_be_kept_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what nobody foresaw: the next checkpoint would wait for this one for ever."""
+    model, told = make_model(), Mock()
+    checkpoints = ReplicaCheckpoints(model, make_optimizer(model, lr=0.1), str(tmp_path), told, says=False)
+    checkpoints.kept["odd"] = Odd()
+    checkpoints.save(1, None)
+    (saved,) = told.call_args.args
+    assert "has a complex tensor in its state_dict" in saved.trouble
+    checkpoints.kept.clear()
+    monkeypatch.setattr(ReplicaState, "write", Mock(side_effect=TypeError("unforeseen")))
+    checkpoints.save(2, None)
+    checkpoints.wait()
+    told.assert_called_with(Saved(2, trouble="unforeseen"))

@@ -10,8 +10,8 @@ Numbers are float32 in base64, little-endian, a layer's weights row by row. Noth
 """
 
 import base64
-import binascii
 import json
+import stat
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -219,6 +219,8 @@ def load(file: str) -> Learned:
     path = Path(file)
     try:
         facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise SpecError(f"rlp file {file!r} is no ordinary file; 'polyrhythm learn' writes one")
         return load_version(str(path.resolve()), facts.st_mtime_ns, facts.st_size)
     except OSError as error:
         raise SpecError(f"rlp file {file!r} cannot be read: {error.strerror}; 'polyrhythm learn' writes one") from error
@@ -244,6 +246,6 @@ def checked(content: bytes, path: str) -> Learned:
     """The policy that these bytes are; what is wrong with them is one line."""
     try:
         return parse(content.decode("utf-8"))
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, binascii.Error, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SpecError(f"rlp file {path!r} is no learned policy: {reason}; 'polyrhythm learn' writes one") from error

@@ -218,14 +218,15 @@ def plain(name: str, value: Any) -> Any:
     """A value as JSON has it; tensors, tuples and keys that are numbers are marked, so that they come back as such."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and not value.is_complex():
         return {"tensor": value.tolist(), "type": str(value.dtype).removeprefix("torch.")}
     if isinstance(value, (list, tuple)):
         parts = [plain(name, each) for each in value]
         return parts if isinstance(value, list) else {"tuple": parts}
     if isinstance(value, Mapping):
         return {"items": [[plain(name, key), plain(name, each)] for key, each in value.items()]}
-    raise UsageError(f"{name} has a {type(value).__name__} in its state_dict, which a checkpoint cannot keep")
+    kind = "complex tensor" if isinstance(value, Tensor) else type(value).__name__
+    raise UsageError(f"{name} has a {kind} in its state_dict, which a checkpoint cannot keep")
 
 
 def revived(value: Any) -> Any:

@@ -125,5 +125,5 @@ class ReplicaCheckpoints:
             self._tell(Saved(number, state.write(partial_of(self._folder, number))))
         except OSError as error:
             self._tell(Saved(number, trouble=error.strerror or str(error)))
-        except UsageError as error:
-            self._tell(Saved(number, trouble=str(error)))
+        except Exception as error:  # whoever waits for this checkpoint must hear of it
+            self._tell(Saved(number, trouble=str(error) or type(error).__name__))
