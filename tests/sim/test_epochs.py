@@ -13,6 +13,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import ScenarioError
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Device, Network, Scenario, TimingWorkload, simulate
+from polyrhythm.sim.cluster.faults import Faults, Leave
 from polyrhythm.sim.epochs import MeetingWorkload
 from polyrhythm.training.config import TrainingConfig
 from tests.sim.clusters import Recorder
@@ -140,3 +141,30 @@ def test_esync_calibrates_once_and_not_in_every_epoch(spec: str, latency_s: floa
     assert epochs[0] == one[0]
     assert all(each == one[1] for each in (*epochs[1:], *one[1:]))
     assert len(epochs) >= 9
+
+
+@pytest.mark.parametrize(
+    ("death_s", "back_after_s", "joined"),
+    [
+        (5.2, None, [(0, 1), (1,)]),  # at the end of its epoch
+        (5.7, None, [(0, 1), (1,)]),  # between two epochs
+        (5.2, 0.5, [(0, 1), (0, 1)]),
+        (5.2, 0.1, [(0, 1), (0,), (0, 1)]),
+    ],
+)
+def test_who_dies_at_the_end_of_an_epoch_is_not_there_in_the_next(
+    death_s: float, back_after_s: float | None, joined: list[tuple[int, ...]]
+) -> None:
+    """As at the coordinator, which tells nobody of that death, and who comes between two epochs begins with all."""
+    leave = Leave(worker=0, time_s=death_s, back_after_s=back_after_s)
+    devices = [Device(compute_s=1.0), Device(compute_s=5.5)]
+    scenario = msgspec.structs.replace(ALIKE, devices=devices, faults=Faults(leaves=[leave]))
+    log: list[tuple[Event, Decisions]] = []
+    assert simulate(scenario, Recorder(parse_policy("asp"), log)).samples == 12
+    assert [event.workers for event, _ in log if isinstance(event, Joined)] == joined
+
+
+def test_others_make_what_only_the_replica_had_of_one_that_dies_at_the_end() -> None:
+    scenario = msgspec.structs.replace(ALIKE, faults=Faults(leaves=[Leave(worker=0, time_s=5.5)]))
+    result = simulate(scenario, parse_policy("local:2"))
+    assert (result.samples, result.steps_by_worker) == (12, {0: 3, 1: 3 + 1 + 6})

@@ -6,7 +6,7 @@ the `Numerics`, which is told what happens in order of virtual time and takes no
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from polyrhythm.core import (
@@ -24,6 +24,7 @@ from polyrhythm.core import (
     TraceWriter,
     Wake,
 )
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError
 from polyrhythm.sim.clock import Calendar, Reminder
 from polyrhythm.sim.cluster.faults import Leave
@@ -58,27 +59,18 @@ class Engine:
         self.worker_states: dict[int, WorkerState] = {}
         self.departure: Leave | None = None
         self.shared_out: Proceed | None = None
-        self.retired: list[int] = []
+        self.at_end: dict[int, Sequence[SampleRange]] = {}
         self.leave_steps = {(leave.worker, leave.step): leave for leave in job.plan.leaves if leave.step is not None}
         injected, compression = job.numerics.injected_bytes, job.numerics.compression
         workers = len(job.bandwidths)
         self.transport = Transport(self.calendar, job.network, meter, self._has_average, workers, compression)
         self.transport.has_part = self._has_stopped
-        self.steps = StepRunner(
-            self.calendar,
-            self.transport,
-            meter,
-            job.cluster.batch_size,
-            injected,
-            self._arrive,
-            self._go_on,
-            job.finishes,
-        )
+        effects = self._arrive, self._go_on, job.finishes
+        self.steps = StepRunner(self.calendar, self.transport, meter, job.cluster.batch_size, injected, *effects)
         self.obey_traits()
-        self.alarms, self.switching = 0, False
-        self.mark: float = math.inf
+        self.alarms, self.switching, self.mark = 0, False, math.inf
         self.at_mark: Callable[[], float] = lambda: math.inf
-        self.stopped = self.apart = False
+        self.stopped = self.apart = self.between_epochs = False
         self.trial: TrialStart | None = None
 
     @property
@@ -189,7 +181,6 @@ class Engine:
             self.transport.tell(self.worker_states[worker], self._told_to_stop)
 
     def wake(self, decision: Wake) -> None:
-        """Send an alarm."""
         self.calendar.at(decision.time_s, self._alarm, Reminder(decision))
 
     def settle(self, decision: Sync, tickets: list[Ticket]) -> None:
@@ -202,20 +193,23 @@ class Engine:
 
     def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
         """A worker goes; unless it has finished, with what it has in flight, pending and only in its replica."""
-        worker_state, leave = self.worker_states[worker], self.departure
+        worker_state = self.worker_states[worker]
         if reason == "finished":
-            self.retired.append(worker)
+            self.at_end[worker] = worker_state.local
             self.apart |= bool(worker_state.local)
             self._vacate(worker_state)
             return
-        self.workload.leave(worker)
         self.numerics.void(tickets)
-        self.numerics.leave(worker)
         self._abandon(worker_state)
-        for sample_range in worker_state.local:
+        self._vacate(worker_state)
+        self._lose(worker, worker_state.local, self.departure)
+
+    def _lose(self, worker: int, local: Iterable[SampleRange], leave: Leave | None) -> None:
+        self.workload.leave(worker)
+        self.numerics.leave(worker)
+        for sample_range in local:
             self.meter.samples -= sample_range.samples
             self.workload.give_back(sample_range)
-        self._vacate(worker_state)
         if leave is not None and leave.back_after_s is not None:
             self.calendar.at(self.calendar.now_s + leave.back_after_s, self._join_late, Reminder(worker))
 
@@ -338,48 +332,54 @@ class Engine:
         self.driver.join(workers, now_s)
 
     def _join_late(self, timer: Reminder) -> None:
-        if timer.about not in self.worker_states:
+        if self.between_epochs:
+            self.at_end.setdefault(timer.about, ())
+        elif timer.about not in self.worker_states and timer.about not in self.at_end:
             self._join((timer.about,))
 
     def end_epoch_if_over(self) -> None:
         """If all stand at the end of an epoch, their replicas become equal, and the next epoch begins."""
-        workload = self.workload
-        if self.worker_states or not self.retired or not isinstance(workload, MeetingWorkload) or not workload.left:
+        workload, workers = self.workload, tuple(sorted(self.at_end))
+        if self.worker_states or not workers or not workload.left or self.between_epochs:
             return
-        workers, self.retired = tuple(sorted(set(self.retired))), []
+        if not isinstance(workload, MeetingWorkload):
+            return
         begin_s = self.calendar.now_s + self.job.epoch_end_s
         if self.apart:
             self.numerics.sync(Sync(workers, "parameters"), [])
             begin_s += self.transport.meet(workers, [self.job.bandwidths[worker] for worker in workers])
             self.apart = False
+        self.at_end, self.between_epochs = dict.fromkeys(workers, ()), True
         workload.open_next()
         follow_epoch(self)
-        self.calendar.at(begin_s, self.begin_epoch, Reminder(workers))
+        self.calendar.at(begin_s, self.begin_epoch, Reminder(None))
 
-    def begin_epoch(self, timer: Reminder) -> None:
-        self._join(timer.about)
+    def begin_epoch(self, _: Reminder) -> None:
+        self.between_epochs, workers, self.at_end = False, tuple(sorted(self.at_end)), {}
+        if workers:
+            self._join(workers)
 
     def _depart(self, timer: Reminder) -> None:
         self.departure = leave = timer.about
-        if leave.worker not in self.worker_states:
-            return
-        self.driver.leave(leave.worker, self.calendar.now_s, leave.reason)
+        if leave.worker in self.worker_states:
+            self.driver.leave(leave.worker, self.calendar.now_s, leave.reason)
+        elif leave.worker in self.at_end:  # nobody is told: it is not live
+            self._lose(leave.worker, self.at_end.pop(leave.worker), leave)
+            if isinstance(self.workload, MeetingWorkload):  # it has waited until now
+                self.meter.leave(leave.worker, self.calendar.now_s)
         self.end_epoch_if_over()
         self._call_back()
 
     def _call_back(self) -> None:
         """When the last worker dies, those that had finished come back for the mini-batches that it left."""
-        if not self.worker_states and self.retired and self.workload.left:
-            workers, self.retired = tuple(sorted(set(self.retired))), []
-            self._join(workers)
+        if not self.worker_states and self.workload.left and not self.between_epochs:
+            self.begin_epoch(Reminder(None))
 
     def _vacate(self, worker_state: WorkerState) -> None:
         self.steps.lose_reports(worker_state)
         self.transport.leave_average(worker_state)
         self.steps.book(worker_state)
-        if not (
-            worker_state.finished and isinstance(self.workload, MeetingWorkload)
-        ):  # else it waits for the next epoch
+        if not (worker_state.finished and isinstance(self.workload, MeetingWorkload)):  # else it waits for an epoch
             self.meter.leave(worker_state.worker, self.calendar.now_s)
         worker_state.serial += 1
         worker_state.finished = False

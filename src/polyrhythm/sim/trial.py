@@ -4,12 +4,12 @@ What was learned since is lost, but not the time that it took. Its samples are h
 the epoch under way: as on real workers, whose scripts do not begin an epoch twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
 from polyrhythm.core import Driver, Policy, Supervisor
-from polyrhythm.core.workload import Workload
+from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.sim.clock import Calendar, Reminder
 from polyrhythm.sim.job import SimJob
 from polyrhythm.sim.numerics import Numerics
@@ -35,7 +35,7 @@ class Run(Protocol):
     calendar: Calendar
     workload: Workload
     worker_states: dict[int, WorkerState]
-    retired: list[int]
+    at_end: dict[int, Sequence[SampleRange]]
     trial: TrialStart | None
 
     @property
@@ -67,9 +67,9 @@ def go_back(engine: Run, start: TrialStart) -> None:
     engine.numerics.go_back(start.learned)
     engine.meter.rolled_back_samples += engine.meter.samples - start.samples
     engine.meter.samples = start.samples
-    waiting, engine.retired = tuple(sorted(set(engine.retired))), []
-    if waiting:  # for the end of the epoch, which has come farther away
-        engine.calendar.at(engine.calendar.now_s, engine.begin_epoch, Reminder(waiting))
+    engine.at_end = dict.fromkeys(engine.at_end, ())
+    if engine.at_end:  # which has come farther away
+        engine.calendar.at(engine.calendar.now_s, engine.begin_epoch, Reminder(None))
     engine.workload = start.workload
     for worker in range(engine.job.cluster.workers):
         if worker not in engine.worker_states:
