@@ -274,9 +274,6 @@ MISTAKES: dict[str, Callable[[], None]] = {
     "stream": partial(ask_wrongly, lambda session, optimizer: session.loader(iter([1]), 4)),
     "nothing": partial(ask_wrongly, lambda session, optimizer: session.loader(Numbered(0), 4)),
     "no policy": partial(ask_wrongly, lambda session, optimizer: session.switch(None)),
-    "no state": partial(ask_wrongly, lambda session, optimizer: session.load_state_dict(None)),
-    "seed": partial(ask_wrongly, lambda session, optimizer: session.loader(Numbered(8), 4, seed="a")),
-    "injection": partial(ask_wrongly, lambda session, optimizer: session.loader(Numbered(8), 4, injection=3)),
 }
 
 MISUSE = {
@@ -292,9 +289,6 @@ MISUSE = {
     "stream": "dataset list_iterator has no length or no index; workers share a map-style dataset",
     "nothing": "dataset Numbered is empty; give session.loader at least one sample",
     "no policy": "a policy is a spec, such as 'asp', or a Policy, but got None",
-    "no state": "session state must be what state_dict gives but got None",
-    "seed": "seed must be a whole number but got 'a'",
-    "injection": "injection must be two shares in (0, 1], alpha and beta, but got 3",
 }
 
 
