@@ -1,6 +1,7 @@
 """What a session refuses of a script that uses it."""
 
 import inspect
+import operator
 import os
 from collections.abc import Mapping
 from numbers import Integral
@@ -54,6 +55,14 @@ def check_size(batch_size: object, accumulate: object) -> None:
     for name, value in (("batch_size", batch_size), ("accumulate", accumulate)):
         if type(value) is bool or not isinstance(value, Integral):
             raise UsageError(f"{name} must be a whole number but got {value!r}; give session.loader one, such as 4")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse a seed of another kind; one of 1.5 would be cut off without a word."""
+    try:
+        operator.index(seed)
+    except TypeError:
+        raise UsageError(f"seed must be a whole number but got {seed!r}") from None
 
 
 def check_options(options: Mapping[str, Any]) -> None:

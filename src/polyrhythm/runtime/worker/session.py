@@ -304,6 +304,8 @@ class Session:
         Raises:
             UsageError: for a dict that `state_dict` has not made.
         """
+        if not isinstance(state, Mapping):
+            raise UsageError(f"session state must be what state_dict gives but got {state!r}")
         if not {"epoch", "policy"} <= set(state) <= {"epoch", "policy", "position"}:
             raise UsageError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
         self._first_epoch = int(state["epoch"]) + 1

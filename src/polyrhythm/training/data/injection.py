@@ -9,9 +9,10 @@ A step, an epoch and the workload count the samples that workers draw themselves
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,8 +66,10 @@ def check_injection(injection: Sequence[float]) -> None:
     Raises:
         UsageError: if they are none.
     """
-    if len(injection) != 2 or not all(0 < share <= 1 for share in injection):
-        raise UsageError(f"injection must be two shares in (0, 1], alpha and beta, but got {tuple(injection)}")
+    given: Any = injection
+    shares = tuple(given) if isinstance(given, Iterable) else ()
+    if len(shares) != 2 or not all(isinstance(share, Real) and 0 < float(share) <= 1 for share in shares):
+        raise UsageError(f"injection must be two shares in (0, 1], alpha and beta, but got {shares or given!r}")
 
 
 def parse_injection(spec: str) -> tuple[float, float] | None:
