@@ -9,7 +9,7 @@ import pytest
 from polyrhythm.core import Proceed, replay
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import parse_policy
-from polyrhythm.sim import simulate
+from polyrhythm.sim import Device, Scenario, TimingWorkload, simulate
 from polyrhythm.testing import ClusterScript, ConformanceError, ScriptPlayer, check
 from tests import wrong_policies
 from tests.runtime.fake_job import FakeJob
@@ -113,6 +113,11 @@ def test_figures_are_numbers_by_name(name: str, shown: str) -> None:
         simulated(spec_of(name))
 
 
+def test_figures_may_be_of_numpy() -> None:
+    result = simulate(cluster(1.0, 2.0, samples=40), parse_policy(spec_of("ShowsNumpy")))
+    assert result.policy_figures == {"threshold": 0.5}
+
+
 STUCK = {
     "StartsNobody": "is deadlocked at TIME: workers 0, 1 wait, none runs, and 40 samples are left; release somebody",
     "ForgetsToGoOn": "is deadlocked at TIME: workers 0, 1 wait, none runs, and 38 samples are left; release somebody",
@@ -135,6 +140,9 @@ def test_a_policy_under_which_all_wait_is_refused_with_the_same_words(name: str,
 @pytest.mark.parametrize("samples", [41, 43])
 def test_a_barrier_that_never_opens_at_the_end_of_an_epoch_is_refused(samples: int) -> None:
     """The last that is missing finds no mini-batch and leaves, and the others would wait for ever."""
+    scenario = Scenario(devices=[Device(count=3)], workload=TimingWorkload(batch_size=1, samples=samples))
+    with pytest.raises(PolicyError, match=r"ForgetsWhoHasLeft is deadlocked at .* none runs, and 0 samples are left"):
+        simulate(scenario, spec_of("ForgetsWhoHasLeft"))
     with pytest.raises(PolicyError, match=r"ForgetsWhoHasLeft is deadlocked at .* none runs, and 0 samples are left"):
         FakeJob(spec_of("ForgetsWhoHasLeft"), 3, samples, 1, 2, seed=0).run({})
 
@@ -156,6 +164,20 @@ def test_after_a_switch_to_a_policy_under_which_all_wait_the_one_before_goes_on(
         (notice,) = job.coordinator.choice.notices
         assert ("lets worker " if "ByTheClock" in name else "is deadlocked at ") in notice
         assert job.coordinator.policy.spec == first
+
+
+def test_who_waits_as_the_next_part_of_a_sequence_is_due_is_not_stuck() -> None:
+    job = FakeJob(f"switch:({spec_of('MakesItsShare')})@0.25,asp", 2, 40, 1, 1, seed=0)
+    job.run({})
+    assert (job.coordinator.job.samples, job.coordinator.phase) == (40, 2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_waits_for_a_worker_that_is_connected_and_not_ready_is_not_stuck(seed: int) -> None:
+    job = FakeJob(spec_of("NeverAlone"), 2, 80, 1, 1, seed)
+    job.coordinator.job.connect(2)
+    with pytest.raises(AssertionError, match="deadlock at tick"):
+        job.run({40: "kill 0"})
 
 
 @pytest.mark.parametrize("seed", range(5))

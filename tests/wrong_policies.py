@@ -3,6 +3,8 @@
 import json
 from typing import Any, ClassVar
 
+import numpy as np
+
 from polyrhythm.core import (
     Alarm,
     Cancel,
@@ -75,6 +77,15 @@ class ShowsNoFigures(ASP):
 
     def figures(self, state: Any) -> Any:
         return self.shown
+
+
+class ShowsNumpy(ASP):
+    """Keeps the contract."""
+
+    summary: ClassVar[str] = "shows a number of numpy"
+
+    def figures(self, state: Any) -> Any:
+        return {"threshold": np.float32(0.5)}
 
 
 class ShowsText(ShowsNoFigures):
@@ -350,3 +361,38 @@ class SharesNothing(Shares):
 class SharesForOthers(Shares):
     traits: ClassVar[Traits] = Balanced.traits
     shares: ClassVar[Any] = (1, 1)
+
+
+class MakesItsShare(ASP):
+    """Each worker makes five local steps, and then waits for the next part of a sequence."""
+
+    summary: ClassVar[str] = "waits after its share"
+    traits: ClassVar[Traits] = Traits(exchanges=frozenset({"replicas"}))
+
+    def decide(self, state: Any, event: Event) -> Any:
+        if isinstance(event, Joined):
+            return state, (Proceed(event.workers, "replicas"),)
+        if isinstance(event, Report) and event.clock < 5:
+            return state, (Proceed((event.worker,), "replicas"),)
+        return state, ()
+
+
+class NeverAlone(ASP):
+    """Nobody steps unless two are live."""
+
+    summary: ClassVar[str] = "waits for a second worker"
+
+    def init(self, cluster: Any) -> Any:
+        return frozenset(), frozenset()
+
+    def decide(self, state: Any, event: Event) -> Any:
+        (live, waiting), applied = state, tuple[Sync, ...]()
+        if isinstance(event, Joined):
+            live, waiting = live.union(event.workers), waiting.union(event.workers)
+        elif isinstance(event, Left):
+            live, waiting = live - {event.worker}, waiting - {event.worker}
+        elif isinstance(event, Report):
+            waiting, applied = waiting | {event.worker}, (Sync((event.worker,)),)
+        if len(live) < 2 or not waiting:
+            return (live, waiting), applied
+        return (live, frozenset()), (*applied, Proceed(tuple(sorted(waiting))))

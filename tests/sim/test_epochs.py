@@ -168,3 +168,4 @@ def test_others_make_what_only_the_replica_had_of_one_that_dies_at_the_end() -> 
     scenario = msgspec.structs.replace(ALIKE, faults=Faults(leaves=[Leave(worker=0, time_s=5.5)]))
     result = simulate(scenario, parse_policy("local:2"))
     assert (result.samples, result.steps_by_worker) == (12, {0: 3, 1: 3 + 1 + 6})
+    assert (result.gradients_computed, result.gradients_applied, result.gradients_dropped) == (13, 12, 1)

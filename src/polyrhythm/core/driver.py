@@ -131,7 +131,7 @@ class Driver:
             raise raised(self.policy, error, "in figures") from error
         if reason := misshown(figures):
             raise PolicyError(f"policy {self.policy.spec} broke its contract: {reason}")
-        return figures
+        return {name: float(value) for name, value in figures.items()}  # numpy's numbers among them
 
     def lead(self, policy: Policy[Any], state: Any) -> None:
         """Go on under another policy, which is in this state."""

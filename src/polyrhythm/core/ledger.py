@@ -127,6 +127,11 @@ class Ledger:
         account.local_steps = 0
         return tickets
 
+    def lose(self, steps: int) -> None:
+        """Local steps that were settled, and then lost with the only replica that had them."""
+        self.applied -= steps
+        self._drop(steps, "left")
+
     def cancel(self, workers: Iterable[int]) -> list[Ticket]:
         """Drop what these workers have in flight and their pending gradients; the tickets that are void now."""
         return [t for worker in workers for t in self._abandon(self._live(worker, "Cancel"), "cancelled")]

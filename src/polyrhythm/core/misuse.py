@@ -64,7 +64,7 @@ def misshown(figures: Any) -> str:
     >>> misshown({"threshold": "high"})
     "figures must be numbers by name, as in {'threshold': 0.3}, but are {'threshold': 'high'}"
     """
-    if isinstance(figures, dict) and all(isinstance(k, str) and _is_number(v) for k, v in figures.items()):
+    if isinstance(figures, dict) and all(isinstance(k, str) and hasattr(v, "__float__") for k, v in figures.items()):
         return ""
     return f"figures must be numbers by name, as in {{'threshold': 0.3}}, but are {shown(figures)}"
 
@@ -72,8 +72,9 @@ def misshown(figures: Any) -> str:
 def deadlocked(policy: Policy[Any], now_s: float, waiting: Sequence[int], samples_left: int) -> PolicyError:
     """Everyone waits, and nothing is due that the policy would be told."""
     named = ", ".join(map(str, waiting[:NAMED])) + (", ..." if len(waiting) > NAMED else "")
+    who = f"workers {named} wait" if len(waiting) > 1 else f"worker {named} waits"
     return PolicyError(
-        f"policy {policy.spec} is deadlocked at {now_s:g} s: workers {named} wait, none runs, "
+        f"policy {policy.spec} is deadlocked at {now_s:g} s: {who}, none runs, "
         f"and {samples_left} samples are left; release somebody when the last report or Left arrives"
     )
 

@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
 from dataclasses import dataclass, fields, replace
 from functools import wraps
+from types import FunctionType
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from polyrhythm.core.arguments import checked
@@ -213,7 +214,13 @@ def declared(cls: type[Policy[Any]], traits: Any) -> Any:
         return traits
     if isinstance(traits, property) and traits.fget is not None:
         return property(looked_at(traits.fget), doc=traits.__doc__)
+    if hasattr(traits, "__get__") and not isinstance(traits, (property, FunctionType)):
+        return traits  # as functools.cached_property
     raise SpecError(f"{cls.__name__}.traits must be Traits(...), or a property that gives them, but is {shown(traits)}")
+
+
+def _name_of(policy: Any) -> str:
+    return policy.name or type(policy).__name__
 
 
 def looked_at(traits: Callable[[Any], Any]) -> Callable[[Any], Traits]:
@@ -226,10 +233,10 @@ def looked_at(traits: Callable[[Any], Any]) -> Callable[[Any], Traits]:
         except UsageError:
             raise
         except (Exception, SystemExit) as error:
-            raise PolicyError(f"policy {policy.name} raised {shown(error)} in traits{line_of(error)}") from error
+            raise PolicyError(f"policy {_name_of(policy)} raised {shown(error)} in traits{line_of(error)}") from error
         if not isinstance(found, Traits):
             raise PolicyError(
-                f"policy {policy.name} broke its contract: traits must be Traits(...) but is {shown(found)}"
+                f"policy {_name_of(policy)} broke its contract: traits must be Traits(...) but is {shown(found)}"
             )
         return found
 

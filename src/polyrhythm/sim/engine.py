@@ -339,12 +339,10 @@ class Engine:
 
     def end_epoch_if_over(self) -> None:
         """If all stand at the end of an epoch, their replicas become equal, and the next epoch begins."""
-        workload, workers = self.workload, tuple(sorted(self.at_end))
-        if self.worker_states or not workers or not workload.left or self.between_epochs:
+        workload, busy = self.workload, self.worker_states or self.between_epochs or not self.at_end
+        if busy or not isinstance(workload, MeetingWorkload) or not workload.left:
             return
-        if not isinstance(workload, MeetingWorkload):
-            return
-        begin_s = self.calendar.now_s + self.job.epoch_end_s
+        begin_s, workers = self.calendar.now_s + self.job.epoch_end_s, tuple(sorted(self.at_end))
         if self.apart:
             self.numerics.sync(Sync(workers, "parameters"), [])
             begin_s += self.transport.meet(workers, [self.job.bandwidths[worker] for worker in workers])
@@ -363,8 +361,9 @@ class Engine:
         self.departure = leave = timer.about
         if leave.worker in self.worker_states:
             self.driver.leave(leave.worker, self.calendar.now_s, leave.reason)
-        elif leave.worker in self.at_end:  # nobody is told: it is not live
-            self._lose(leave.worker, self.at_end.pop(leave.worker), leave)
+        elif (lost := self.at_end.pop(leave.worker, None)) is not None:  # nobody is told: it is not live
+            self.ledger.lose(len(lost))
+            self._lose(leave.worker, lost, leave)
             if isinstance(self.workload, MeetingWorkload):  # it has waited until now
                 self.meter.leave(leave.worker, self.calendar.now_s)
         self.end_epoch_if_over()
@@ -386,8 +385,9 @@ class Engine:
         del self.worker_states[worker_state.worker]
 
     def _refuse_deadlock(self) -> None:
-        """Nothing is scheduled any more, or the time is up; with work left the former is somebody's mistake."""
-        if self.calendar.appointments or self.calendar.now_s >= self.job.limit_s or not self.workload.left:
+        """Nothing is scheduled any more, or the time is up; the former is a mistake if work is left or somebody waits."""
+        goes_on = self.calendar.appointments or self.calendar.now_s >= self.job.limit_s
+        if goes_on or not (self.workload.left or self.worker_states):
             return
         raise deadlock(self.policy, self.calendar.now_s, sorted(self.worker_states), self.workload.left)
 

@@ -2,13 +2,14 @@
 
 import pickle
 import sys
+from functools import cached_property
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from polyrhythm.core import Cluster, Decisions, Event, Policy
+from polyrhythm.core import Cluster, Decisions, Event, Policy, Traits
 from polyrhythm.errors import PolicyError, SpecError
 from polyrhythm.policies import ASP, BUILT_IN, KNOWN, parse_policy
 from polyrhythm.policies._lib import load
@@ -154,6 +155,18 @@ def test_traits_of_a_property_are_looked_at_when_they_are_asked_for() -> None:
         print(Forgets().traits)
     with pytest.raises(PolicyError, match=r"^policy forgets raised KeyError\('no'\) in traits \(test_load.py:\d+\)$"):
         print(Fails().traits)
+
+
+def test_traits_may_be_found_once() -> None:
+    class Once(ASP):
+        summary: ClassVar[str] = "has traits that are found once"
+
+        @cached_property
+        def traits(self) -> Traits:  # type: ignore[override]
+            return Traits(cancels=True)
+
+    assert Once().traits is not Once().traits
+    assert Once().traits.cancels
 
 
 def test_a_policy_without_a_name_has_that_of_its_class() -> None:

@@ -278,10 +278,10 @@ class Coordinator:
     def _go_on_if_standing(self) -> None:
         if not self._stepping or self.entry is not None:
             return
-        self._mode.refuse_deadlock()
         mode, ends = self._mode, self.job.observe is not None or self._mode.end_samples < float("inf")
         if ends and not self._stop_wanted and mode.runs and self.choice.due(self.policy, mode.end_samples):
             self._request_stop_for_switch()
+        mode.refuse_deadlock()
         if (self._stop_wanted or mode.stops_by_itself) and self.job.present and mode.standing:
             self._start_phase()
 

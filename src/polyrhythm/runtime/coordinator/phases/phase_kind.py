@@ -39,7 +39,7 @@ class PhaseDriver(Driver):
     def __init__(self, policy: Policy[Any], cluster: Cluster, phase: "FallibleEffects", job: Job) -> None:
         record = job.effects.record if job.observe is None else self._show
         super().__init__(policy, cluster, phase, job.ledger, record, failed=self._give_up)
-        self._phase, self._job = phase, job
+        self._phase, self._job, self._runs = phase, job, -1
         self.rested: Any = None
         """The policy's state when the phase is over: as if all workers had left one by one; None if it has failed."""
 
@@ -48,15 +48,24 @@ class PhaseDriver(Driver):
         super().settle()
 
     def refuse_deadlock(self) -> None:
-        """Everyone waits, and neither an alarm nor a planned worker is to come: the policy would be told nothing more.
+        """Everyone waits, and neither an alarm nor a worker is to come: the policy would be told nothing more.
 
-        One that waits for workers that nobody has planned cannot be told from one that has forgotten somebody.
+        Who is to come is planned, or connected and not ready yet. A policy that waits for others cannot be told from
+        one that has forgotten somebody.
         """
         job, accounts = self._job, self.ledger.accounts
-        if self.silent or job.alarms or job.awaited or any(a.running is not None for a in accounts.values()):
+        if self._somebody_runs() or not accounts or self.silent or job.alarms or job.awaited:
             return
-        if accounts:
+        if all(member.ready is not None for member in job.members.values()):
             self._give_up(deadlocked(self.policy, job.clock(), sorted(accounts), job.workload.left))
+
+    def _somebody_runs(self) -> bool:
+        """Who ran at the last look is looked at first, and then the last ranks: a round ends mostly with these."""
+        accounts = self.ledger.accounts
+        known = accounts.get(self._runs)
+        if known is None or known.running is None:
+            self._runs = next((worker for worker in reversed(accounts) if accounts[worker].running is not None), -1)
+        return self._runs >= 0
 
     def rest(self) -> Any:
         """The policy's state as it would be then."""
