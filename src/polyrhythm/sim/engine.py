@@ -385,7 +385,7 @@ class Engine:
         del self.worker_states[worker_state.worker]
 
     def _refuse_deadlock(self) -> None:
-        """Nothing is scheduled any more, or the time is up; the former is a mistake if work is left or somebody waits."""
+        """Nothing is scheduled any more, or the time is up; the former is wrong if work is left or somebody waits."""
         goes_on = self.calendar.appointments or self.calendar.now_s >= self.job.limit_s
         if goes_on or not (self.workload.left or self.worker_states):
             return
