@@ -128,6 +128,21 @@ def test_the_order_within_a_group_is_the_models() -> None:
     assert [id(p) for p in replicas[1].parameters] == [*map(id, others), id(first)]
 
 
+def test_what_is_frozen_for_now_keeps_its_state() -> None:
+    """As where a script trains two parts of its model in turn, and each time is a job of its own."""
+    first, second = nn.Linear(2, 2), nn.Linear(2, 1)
+    model = nn.Sequential(first, second)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    kept = optimizer.state[first.weight]["momentum_buffer"].clone()
+    first.requires_grad_(False)
+    replica = ScriptReplica(model, optimizer)
+    replica.import_state(replica.export_state())
+    replica.set_state(replica.copy_state())
+    assert torch.equal(optimizer.state[first.weight]["momentum_buffer"], kept)
+
+
 def test_a_parameter_without_a_gradient_does_not_cost_the_others_their_state() -> None:
     replica = made("Adam")
     for parameter, gradient in zip(replica.parameters[:-1], gradients(0), strict=False):

@@ -212,7 +212,7 @@ class DDPExchange:
             if weight.adopts:
                 self._replica.import_state(state, grouped=False)
         elif self.state_treatment == "reset" and weight.adopts:
-            self._replica.optimizer.state.clear()
+            self._replica.drop_state()
 
     def exchange_records(self, own: MeasuredStep) -> bytes:
         """What the members have measured in a step, packed and in their order.

@@ -129,9 +129,14 @@ class ScriptReplica:
         """The optimizer's state, whatever it is made of."""
         return [copy.deepcopy(self.optimizer.state.get(p, {})) for p in self.parameters]
 
+    def drop_state(self) -> None:
+        """The optimizer begins anew; what it has for parameters that are frozen now stays for when they train again."""
+        for parameter in self.parameters:
+            self.optimizer.state.pop(parameter, None)
+
     def set_state(self, states: Sequence[Any]) -> None:
         """The reverse; the states are taken over, not copied."""
-        self.optimizer.state.clear()
+        self.drop_state()
         for parameter, state in zip(self.parameters, states, strict=True):
             if state:
                 self.optimizer.state[parameter] = state
@@ -256,7 +261,7 @@ class ScriptReplica:
             for key, value in own.items()
             if isinstance(value, Tensor)
         }
-        self.optimizer.state.clear()
+        self.drop_state()
         absent = {self.parameters[place] for place in state.absent}
         pieces = {**{key: vector.pieces() for key, vector in state.vectors.items()}, **state.numbers}
         spread = [(p, key, piece) for key, each in pieces.items() for p, piece in self._spread(each, grouped)]

@@ -50,6 +50,14 @@ class DrawnOrder(DistributedSampler[Any]):
         return iter(torch.randperm(len(DATA)).tolist()[self.rank :: self.num_replicas])
 
 
+class EpochOrder(DistributedSampler[Any]):
+    """All ranks draw the same order by a seed."""
+
+    def __iter__(self) -> Any:
+        generator = torch.Generator().manual_seed(self.epoch)
+        return iter(torch.randperm(len(DATA), generator=generator).tolist()[self.rank :: self.num_replicas])
+
+
 class Nameless(DistributedSampler[Any]):
     """It has names of its own for its rank."""
 
@@ -65,15 +73,19 @@ class Nameless(DistributedSampler[Any]):
     [
         (Ranked(DATA, 4, 3), False),
         (OwnShuffle(DATA, 4, 3), False),
-        (DrawnOrder(DATA, 4, 3), True),
+        (EpochOrder(DATA, 4, 3), True),
+        (DrawnOrder(DATA, 4, 3), False),
         (Nameless(3, 4), False),
     ],
-    ids=["a block", "a shuffle of its own", "taking turns", "nameless"],
+    ids=["a block", "a shuffle of its own", "taking turns", "taking turns in another order each time", "nameless"],
 )
 def test_a_sampler_of_the_scripts_own_is_dealt_out_if_ranks_take_turns(
     monkeypatch: pytest.MonkeyPatch, sampler: Any, deals: bool
 ) -> None:
-    """Whichever it is, the script's random numbers stay those of torchrun."""
+    """Whichever it is, the script's random numbers stay those of torchrun.
+
+    One that draws from these has its next order after this one: it is the script's to ask.
+    """
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     monkeypatch.setattr(dist, "get_rank", lambda: 3)
     before = torch.get_rng_state()

@@ -51,6 +51,14 @@ def test_data_that_have_grown_are_not_cut_to_their_first_length() -> None:
         made.renew(loader_of(data))
 
 
+def test_a_mini_batch_that_has_grown_is_not_cut_to_its_first_size() -> None:
+    loader = loader_of(TensorDataset(torch.zeros(16)))
+    made = made_of(loader)
+    loader.batch_sampler.batch_size = 4  # type: ignore[union-attr]
+    with pytest.raises(RefusalError, match="a batch size of 2 as the job began, and its batch sampler has 4 now"):
+        made.renew(loader)
+
+
 def test_what_an_epochs_loader_does_with_its_samples_holds_from_then_on() -> None:
     first, second = loader_of(TensorDataset(torch.zeros(16))), loader_of(TensorDataset(torch.zeros(16)))
     made = made_of(first)

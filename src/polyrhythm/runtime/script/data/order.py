@@ -68,13 +68,20 @@ def splits_among_ranks(sampler: DistributedSampler[Any]) -> bool:
 
 
 def takes_turns(sampler: DistributedSampler[Any], samples: int) -> bool:
-    """Whether this rank has its turns of an order that has every sample once; asking draws no random numbers."""
+    """Whether this rank has its turns of an order that has every sample once; asking draws no random numbers.
+
+    One that draws from a stream of its process has another order each time, and the script's next numbers are others.
+    """
     with numbers_kept(sampler):
         order = probed(sampler, samples)
     if order is None:
         return False
     with numbers_kept(sampler):
+        before = state_words()
         own = list(copy.copy(sampler))
+        drawn = state_words() != before
+    if drawn:
+        return False
     world, rank = dist.get_world_size(), dist.get_rank()
     turns = samples // world if getattr(sampler, "drop_last", False) else -(-samples // world)
     return own == [order[(rank + turn * world) % samples] for turn in range(turns)]
@@ -97,6 +104,12 @@ def numbers_kept(sampler: Sampler[Any]) -> Iterator[None]:
 def random_states() -> tuple[Any, ...]:
     """Where torch's, numpy's and Python's random numbers stand."""
     return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def state_words() -> tuple[object, ...]:
+    """The same, to be compared."""
+    of_torch, of_numpy, of_python = random_states()
+    return of_torch.numpy().tobytes(), of_numpy[1].tobytes(), of_numpy[2:], of_python
 
 
 def restore_random(states: tuple[Any, ...]) -> None:

@@ -170,6 +170,11 @@ class ScriptLoader(SessionLoader[Any]):
 
     def renew(self, loader: DataLoader[Any]) -> None:
         """The script reads its next epoch by this loader, perhaps of another data set, as long as the first."""
+        if (size := loader.batch_sampler.batch_size) != self.loader.batch_size:  # type: ignore[union-attr]
+            raise refuse(
+                f"the training loader had a batch size of {self.loader.batch_size} as the job began, and its batch "
+                f"sampler has {size} now; a job's steps are equally large. Keep its batch size"
+            )
         if (length := len(loader.dataset)) != self._length:  # type: ignore[arg-type]
             raise refuse(
                 f"the training data had {self._length} samples as the job began, and have {length} now; a job's epochs "
