@@ -127,9 +127,38 @@ def test_files_that_cannot_be_used_say_what_is_missing(tmp_path: Path, monkeypat
     paths[1].write_bytes(paths[0].read_bytes()[:-200])
     with pytest.raises(TraceError, match=r"is no whole file of torch.profiler: .*; was it cut off\?"):
         read_kineto(paths)
-    monkeypatch.setattr(kineto, "LARGEST", 100)
-    with pytest.raises(TraceError, match="GiB; profile fewer steps"):
+    paths[1].write_bytes(paths[0].read_bytes().replace(b"host0", b"caf\xe9"))
+    with pytest.raises(TraceError, match="is no whole file"):
         read_kineto(paths)
+    packed = written(tmp_path, drawn(2, 10), packed=True)
+    monkeypatch.setattr(kineto, "LARGEST", 1 + max(path.stat().st_size for path in packed))
+    for files in (paths, packed):
+        with pytest.raises(TraceError, match="GiB; profile fewer steps"):
+            read_kineto(files)
+
+
+def test_a_size_that_no_job_has_is_refused_at_once(tmp_path: Path) -> None:
+    paths = written(tmp_path, drawn(2, 10))
+    changed(paths[1], distributedInfo={"rank": 1, "world_size": 10**12})
+    with pytest.raises(TraceError, match="no trace of rank 2, 3, 4, 5, 6, 7, 8, 9 and more; add it"):
+        read_kineto(paths)
+
+
+def test_copies_on_the_track_of_a_device_change_nothing(tmp_path: Path) -> None:
+    """A GPU's track has the script's annotations once more, as late as its queue is long."""
+    own_s = drawn(2, 30)
+    plain = read_kineto(written(tmp_path, own_s))
+    paths = written(tmp_path, own_s)
+    for path in paths:
+        found = json.loads(path.read_bytes())["traceEvents"]
+        named = [one for one in found if one["name"].startswith(("ProfilerStep", "Optimizer", "Distributed", "enum"))]
+        copies = [{**one, "cat": "gpu_user_annotation", "ts": one["ts"] + 300} for one in named]
+        changed(path, traceEvents=[*found, *copies])
+    copied = read_kineto(paths)
+    assert {name: times.tolist() for name, times in copied.parts.items()} == {
+        name: times.tolist() for name, times in plain.parts.items()
+    }
+    assert copied.own_s.tolist() == plain.own_s.tolist()
 
 
 def test_a_packed_file_that_is_cut_off_says_so(tmp_path: Path) -> None:

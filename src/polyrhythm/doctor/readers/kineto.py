@@ -31,6 +31,9 @@ LOADER = "enumerate(DataLoader)"
 OPTIMIZER = "Optimizer.step#"
 FORWARD = "DistributedDataParallel.forward"
 BACKWARD = "autograd::engine::evaluate_function"
+ON_DEVICE = "gpu_user_annotation"
+"""Category of the copies, later by a queue's length, that a GPU's track has of what the script's thread has named."""
+
 LARGEST = 2 << 30
 """Bytes of a file that fits into memory as events."""
 
@@ -40,6 +43,7 @@ class KinetoEvent(msgspec.Struct):
 
     name: str = ""
     ph: str = ""
+    cat: str = ""
     ts: float = 0.0
     dur: float = 0.0
 
@@ -82,7 +86,7 @@ def read_kineto(paths: Sequence[Path]) -> Evidence:
 def read_rank(path: Path) -> KinetoRank:
     file = decoded(path)
     info = file.distributedInfo or named(path)
-    events = [event for event in file.traceEvents if event.ph == "X"]
+    events = [event for event in file.traceEvents if event.ph == "X" and event.cat != ON_DEVICE]
     collectives = spans(events, lambda name: COLLECTIVE.match(name) is not None)
     if not collectives:
         raise TraceError(f"{path} has no collective; profile whole steps, with ProfilerActivity.CPU")
@@ -102,15 +106,21 @@ def named(path: Path) -> DistributedInfo:
 
 def decoded(path: Path) -> KinetoFile:
     try:
-        if path.stat().st_size > LARGEST:
+        size = path.stat().st_size
+        data = b"" if size > LARGEST else unpacked(path) if path.suffix == ".gz" else path.read_bytes()
+        if max(size, len(data)) > LARGEST:
             raise TraceError(f"{path} has more than {LARGEST >> 30} GiB; profile fewer steps (schedule(active=100))")
-        raw = path.read_bytes()
-        data = gzip.decompress(raw) if path.suffix == ".gz" else raw
         return msgspec.json.decode(data, type=KinetoFile)
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"cannot read {path}: {error}; was it cut off?") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TraceError(f"{path} is no whole file of torch.profiler: {error}; was it cut off?") from error
+
+
+def unpacked(path: Path) -> bytes:
+    """No more than shows that it is too much."""
+    with gzip.open(path) as file:
+        return file.read(LARGEST + 1)
 
 
 def spans(events: Sequence[KinetoEvent], wanted: Callable[[str], bool]) -> list[TimeSpan]:
