@@ -116,7 +116,8 @@ def test_a_worker_that_kills_itself_is_replaced_by_the_others(task: Task) -> Non
 
 @pytest.mark.parametrize("name", ["Raises", "RaisesByTheClock"])
 def test_a_wrong_policy_is_refused_as_in_the_simulator(task: Task, name: str) -> None:
-    with pytest.raises(PolicyError, match=r"raised ValueError\('oops'\) at Report of worker 1 with clock 1$"):
+    line = r"raised ValueError\('oops'\) at Report of worker 1 with clock 1 \(wrong_policies.py:\d+\)$"
+    with pytest.raises(PolicyError, match=line):
         run_local(run(f"{wrong_policies.__file__}:{name}"), task)
 
 

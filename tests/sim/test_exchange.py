@@ -48,7 +48,7 @@ def test_only_contributors_push_and_all_adopters_pull() -> None:
 def test_who_contributes_and_does_not_adopt_goes_on_after_its_push() -> None:
     sync = Sync((0, 1), "parameters", adopters=(1,))
     both = Proceed((0, 1), "replicas")
-    script: Sequence[Decisions] = [(both,), (), (sync, both), (), ()]
+    script: Sequence[Decisions] = [(both,), (), (sync, both), (), (both,), (), ()]
     engine = engine_of(cluster(1.0, 1.0, samples=4), Scripted(script))
     engine.run()
     assert {worker: a.transfer_s for worker, a in engine.meter.activities.items()} == {0: 4.0, 1: 8.0}
