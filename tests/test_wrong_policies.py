@@ -53,6 +53,16 @@ def spec_of(name: str) -> str:
     return f"{wrong_policies.__name__}:{name}"
 
 
+def notice_of(job: FakeJob, first: str, name: str, samples: int) -> str:
+    """What is said of a switch to a wrong policy, after which the first one has gone on and lost no sample."""
+    job.run({25: f"switch {spec_of(name)}"})
+    assert set(job.applied.values()) == {1}
+    assert sum(job.applied.values()) == job.coordinator.job.samples == samples
+    (notice,) = job.coordinator.choice.notices
+    assert job.coordinator.policy.spec == first
+    return notice
+
+
 def simulated(spec: str) -> None:
     simulate(cluster(1.0, 2.0, samples=40), parse_policy(spec))
 
@@ -157,13 +167,8 @@ def test_a_death_after_which_all_wait_is_refused(seed: int) -> None:
 @pytest.mark.parametrize("name", [*STUCK, "ForgetsWhoHasLeft", "ForgetsByTheClock", "ForgetsOneByTheClock"])
 def test_after_a_switch_to_a_policy_under_which_all_wait_the_one_before_goes_on(name: str, first: str) -> None:
     for seed in range(5):
-        job = FakeJob(first, 3, 80, 2, 2, seed)
-        job.run({25: f"switch {spec_of(name)}"})
-        assert set(job.applied.values()) == {1}
-        assert sum(job.applied.values()) == job.coordinator.job.samples == 160
-        (notice,) = job.coordinator.choice.notices
+        notice = notice_of(FakeJob(first, 3, 80, 2, 2, seed), first, name, samples=160)
         assert ("lets worker " if "ByTheClock" in name else "is deadlocked at ") in notice
-        assert job.coordinator.policy.spec == first
 
 
 def test_who_waits_as_the_next_part_of_a_sequence_is_due_is_not_stuck() -> None:
@@ -216,12 +221,8 @@ def test_a_wrong_policy_whose_workers_do_not_wait_is_refused(name: str, words: s
 def test_after_a_switch_to_a_wrong_policy_the_one_before_goes_on(name: str, words: str, first: str) -> None:
     for seed in range(5):
         job = FakeJob(first, 3, 80, 2, 1, seed)
-        job.run({25: f"switch {spec_of(name)}"})
-        assert set(job.applied.values()) == {1}
-        assert sum(job.applied.values()) == job.coordinator.job.samples == 80
-        (notice,) = job.coordinator.choice.notices
+        notice = notice_of(job, first, name, samples=80)
         assert words.partition(" with clock")[0] in notice
-        assert job.coordinator.policy.spec == first
         assert notice.startswith("the switch to" if name in AT_START else "policy ")
         for trace in job.traced() if name != "WakesAtNoTime" else ():  # whose nan is no other's
             list(replay(parse_policy(trace.header.policy), trace))

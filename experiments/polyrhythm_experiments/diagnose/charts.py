@@ -1,6 +1,6 @@
 """The figures of a diagnosis, after figures 3, 4, 5 and 11 of the SelSync paper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import correlation
 
 import numpy as np
@@ -35,10 +35,7 @@ def list_charts(diagnosis: Diagnosis) -> dict[str, list[Chart]]:
 def gradient_chart(diagnosis: Diagnosis, layer: str) -> Chart:
     """Densities of a layer's gradient at the first, a middle and the last evaluation of BSP (figure 3)."""
     moments = diagnosis.runs["BSP"].probe.moments
-    chosen = {
-        f"{number(m.samples)} samples": m.gradients[layer]
-        for m in (moments[0], moments[len(moments) // 2], moments[-1])
-    }
+    chosen = {f"{number(moment.samples)} samples": moment.gradients[layer] for moment in three(moments)}
     deviations = {name: float(values.std()) for name, values in chosen.items()}
     return Chart(
         key=f"gradient-{plain(layer)}",
@@ -53,8 +50,7 @@ def gradient_chart(diagnosis: Diagnosis, layer: str) -> Chart:
 
 
 def weight_chart(diagnosis: Diagnosis, layer: str) -> Chart:
-    ends = {name: seen.probe.moments[-1].weights[layer] for name, seen in diagnosis.runs.items()}
-    ends["GA, one replica"] = diagnosis.runs["GA"].probe.moments[-1].replica[layer]
+    ends = last_weights(diagnosis, layer)
     gaps = {name: distance(ends["BSP"], values) for name, values in ends.items() if name != "BSP"}
     rows = [[name, number(float(v.std())), number(gaps.get(name, 0.0))] for name, v in ends.items()]
     return Chart(
@@ -109,8 +105,7 @@ def curvature_chart(diagnosis: Diagnosis) -> Chart:
     """The largest eigenvalue of the Hessian above the variance of the gradient, under BSP (figure 4)."""
     moments = diagnosis.runs["BSP"].probe.moments
     samples = [moment.samples for moment in moments]
-    eigenvalues = [moment.eigenvalue or 0.0 for moment in moments]
-    variances = [moment.spread.variance if moment.spread else 0.0 for moment in moments]
+    eigenvalues, variances = curvature(moments)
     figure = stacked("samples")
     figure.add_scatter(x=samples, y=eigenvalues, name="largest eigenvalue", line=line(0), row=1, col=1)
     figure.add_scatter(x=samples, y=variances, name="variance of the gradient", line=line(1), row=2, col=1)
@@ -127,6 +122,23 @@ def curvature_chart(diagnosis: Diagnosis) -> Chart:
         headings=("samples", "eigenvalue", "variance"),
         rows=[[number(x), number(a), number(b)] for x, a, b in zip(samples, eigenvalues, variances, strict=True)],
     )
+
+
+def three(moments: Sequence[ProbedModel]) -> list[ProbedModel]:
+    """The first, one in the middle, the last."""
+    return [moments[0], moments[len(moments) // 2], moments[-1]]
+
+
+def curvature(moments: Sequence[ProbedModel]) -> tuple[list[float], list[float]]:
+    """Eigenvalues and variances."""
+    variances = [moment.spread.variance if moment.spread else 0.0 for moment in moments]
+    return [moment.eigenvalue or 0.0 for moment in moments], variances
+
+
+def last_weights(diagnosis: Diagnosis, layer: str) -> dict[str, Tensor]:
+    """Those of each run at its end, by name."""
+    ends = {name: seen.probe.moments[-1].weights[layer] for name, seen in diagnosis.runs.items()}
+    return ends | {"GA, one replica": diagnosis.runs["GA"].probe.moments[-1].replica[layer]}
 
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
@@ -146,14 +158,19 @@ def ranks(values: Sequence[float]) -> list[int]:
 
 
 def densities(values: Mapping[str, Tensor], label: str) -> go.Figure:
-    low = min(float(np.quantile(v.numpy(), 0.005)) for v in values.values())
-    high = max(float(np.quantile(v.numpy(), 0.995)) for v in values.values())
-    grid = np.linspace(low, high, GRID) if high > low else np.linspace(low - 1, low + 1, GRID)
+    grid = grid_of(values.values(), GRID)
     figure = go.Figure()
     for index, (name, each) in enumerate(values.items()):
         figure.add_scatter(x=grid, y=density(each, grid), name=name, mode="lines", line=line(index))
     figure.update_layout(xaxis_title=label, yaxis_title="density")
     return figure
+
+
+def grid_of(values: Collection[Tensor], points: int) -> ChartCurve:
+    """From the smallest to the largest half percent of all; a unit to both sides of values that are all equal."""
+    low = min(float(np.quantile(each.numpy(), 0.005)) for each in values)
+    high = max(float(np.quantile(each.numpy(), 0.995)) for each in values)
+    return np.linspace(low, high, points) if high > low else np.linspace(low - 1, low + 1, points)
 
 
 def stacked(label: str) -> go.Figure:

@@ -99,6 +99,12 @@ def check_function(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be a function but got {value!r}")
 
 
+def name_of(policy: Any) -> str:
+    """A policy's name; that of its class if it has none."""
+    name: str = policy.name or type(policy).__name__
+    return name
+
+
 def checked(check: Callable[..., None]) -> Callable[..., None]:
     """A policy's `__post_init__`, for values of the types that its fields declare; what it refuses names the policy.
 
@@ -115,7 +121,7 @@ def checked(check: Callable[..., None]) -> Callable[..., None]:
             check_types(policy)
             check(policy, *given)
         except SpecError as error:
-            raise SpecError.of(f"policy {policy.name or type(policy).__name__}", error) from error.__cause__
+            raise SpecError.of(f"policy {name_of(policy)}", error) from error.__cause__
 
     return post_init
 

@@ -24,7 +24,7 @@ from functools import wraps
 from types import FunctionType
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from polyrhythm.core.arguments import checked
+from polyrhythm.core.arguments import checked, name_of
 from polyrhythm.core.types import Cluster, Decisions, Event, Exchange
 from polyrhythm.errors import PolicyError, SpecError, UsageError, line_of, shown
 
@@ -204,7 +204,7 @@ class Policy(ABC, Generic[State]):
         first = [text(value) for _, value, default in given[:1] if not value == default == math.inf]
         others = [f"{name}={text(value)}" for name, value, default in given[1:] if value != default]
         arguments = ",".join(first + others)
-        name = self.name or type(self).__name__
+        name = name_of(self)
         return f"{name}:{arguments}" if arguments else name
 
 
@@ -219,10 +219,6 @@ def declared(cls: type[Policy[Any]], traits: Any) -> Any:
     raise SpecError(f"{cls.__name__}.traits must be Traits(...), or a property that gives them, but is {shown(traits)}")
 
 
-def _name_of(policy: Any) -> str:
-    return policy.name or type(policy).__name__
-
-
 def looked_at(traits: Callable[[Any], Any]) -> Callable[[Any], Traits]:
     """A property's function, for traits and nothing else."""
 
@@ -233,10 +229,10 @@ def looked_at(traits: Callable[[Any], Any]) -> Callable[[Any], Traits]:
         except UsageError:
             raise
         except (Exception, SystemExit) as error:
-            raise PolicyError(f"policy {_name_of(policy)} raised {shown(error)} in traits{line_of(error)}") from error
+            raise PolicyError(f"policy {name_of(policy)} raised {shown(error)} in traits{line_of(error)}") from error
         if not isinstance(found, Traits):
             raise PolicyError(
-                f"policy {_name_of(policy)} broke its contract: traits must be Traits(...) but is {shown(found)}"
+                f"policy {name_of(policy)} broke its contract: traits must be Traits(...) but is {shown(found)}"
             )
         return found
 

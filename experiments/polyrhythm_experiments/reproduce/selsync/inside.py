@@ -8,13 +8,20 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
-import numpy as np
 from torch import Tensor
 
 from polyrhythm.report.document import DocumentSection
 from polyrhythm.report.figures import Chart
 from polyrhythm.sim import Scenario
-from polyrhythm_experiments.diagnose.charts import ChartCurve, change_curves, rank_correlation
+from polyrhythm_experiments.diagnose.charts import (
+    ChartCurve,
+    change_curves,
+    curvature,
+    grid_of,
+    last_weights,
+    rank_correlation,
+    three,
+)
 from polyrhythm_experiments.diagnose.diagnostics import density, distance
 from polyrhythm_experiments.diagnose.probe import ProbedModel
 from polyrhythm_experiments.diagnose.study import Diagnosis, diagnose
@@ -30,10 +37,6 @@ STEPS = 600
 """Of each of the four workers with the ResNet-20."""
 EVALUATIONS = {"MLP": 40, "ResNet-20": 20}
 """Of a run of each model."""
-SHRINK, FOLLOW = "shrink", "follow"
-TOGETHER, LARGEST, SETTLED, UNDECAYED = "together", "largest", "settled", "undecayed"
-PARAMETERS, GRADIENTS = "parameters", "gradients"
-EIGENVALUE, VARIANCE = "eigenvalue", "variance"
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,25 @@ class Inside:
     """What one seed's trainings looked like inside.
 
     Args:
-        values: what the claims are about, by claim.
+        shrink: standard deviation of the gradient, last evaluation over first.
+        follow: rank correlation of eigenvalue and variance.
+        eigenvalue, variance: the last over the first.
+        together, largest: rank correlation of the mean and the largest Delta with the change of accuracy.
+        settled, undecayed: Delta in the last tenth over the first, of all steps and of those before the rate decays.
+        parameters, gradients: distances of weights to BSP's.
         curves: of each figure.
     """
 
-    values: dict[str, float]
+    shrink: float
+    follow: float
+    eigenvalue: float
+    variance: float
+    together: float
+    largest: float
+    settled: float
+    undecayed: float
+    parameters: float
+    gradients: float
     curves: dict[str, list[Series]]
 
 
@@ -66,36 +83,26 @@ def insides(lab: Lab, model: str) -> list[Inside]:
 
 def look_inside(scenario: Scenario, seed: int) -> Inside:
     seen = diagnose(scenario, seed=seed, delta=DELTA, batches=BATCHES)
-    return Inside(values_of(seen), curves_of(seen))
-
-
-def values_of(seen: Diagnosis) -> dict[str, float]:
-    moments, layer = seen.runs["BSP"].probe.moments, seen.layers[0]
+    probe, layer = seen.runs["BSP"].probe, seen.layers[0]
+    moments, deltas, ends = probe.moments, [change.delta for change in probe.changes], last_weights(seen, layer)
     eigenvalues, variances = curvature(moments)
-    ends = last_weights(seen, layer)
-    deltas = [change.delta for change in seen.runs["BSP"].probe.changes]
-    return {
-        SHRINK: spread_of(moments[-1], layer) / spread_of(moments[0], layer),
-        FOLLOW: rank_correlation(eigenvalues, variances),
-        EIGENVALUE: eigenvalues[-1] / eigenvalues[0],
-        VARIANCE: variances[-1] / variances[0],
-        TOGETHER: rank_correlation(*changes_between(seen, fmean)),
-        LARGEST: rank_correlation(*changes_between(seen, max)),
-        SETTLED: last_over_first(deltas),
-        UNDECAYED: last_over_first(deltas[: len(deltas) // 2]),
-        PARAMETERS: distance(ends["BSP"], ends["PA"]),
-        GRADIENTS: distance(ends["BSP"], ends["GA"]),
-    }
+    return Inside(
+        shrink=spread_of(moments[-1], layer) / spread_of(moments[0], layer),
+        follow=rank_correlation(eigenvalues, variances),
+        eigenvalue=eigenvalues[-1] / eigenvalues[0],
+        variance=variances[-1] / variances[0],
+        together=rank_correlation(*changes_between(seen, fmean)),
+        largest=rank_correlation(*changes_between(seen, max)),
+        settled=last_over_first(deltas),
+        undecayed=last_over_first(deltas[: len(deltas) // 2]),
+        parameters=distance(ends["BSP"], ends["PA"]),
+        gradients=distance(ends["BSP"], ends["GA"]),
+        curves=curves_of(seen),
+    )
 
 
 def spread_of(moment: ProbedModel, layer: str) -> float:
     return float(moment.gradients[layer].std())
-
-
-def curvature(moments: Sequence[ProbedModel]) -> tuple[list[float], list[float]]:
-    """Eigenvalues and variances."""
-    variances = [moment.spread.variance if moment.spread else 0.0 for moment in moments]
-    return [moment.eigenvalue or 0.0 for moment in moments], variances
 
 
 def changes_between(seen: Diagnosis, summary: Callable[[Sequence[float]], float]) -> tuple[list[float], list[float]]:
@@ -120,11 +127,6 @@ def last_over_first(values: Sequence[float]) -> float:
     return fmean(values[-tenth:]) / fmean(values[:tenth])
 
 
-def last_weights(seen: Diagnosis, layer: str) -> dict[str, Tensor]:
-    ends = {name: run.probe.moments[-1].weights[layer] for name, run in seen.runs.items()}
-    return ends | {"GA, one replica": seen.runs["GA"].probe.moments[-1].replica[layer]}
-
-
 def curves_of(seen: Diagnosis) -> dict[str, list[Series]]:
     moments, layer = seen.runs["BSP"].probe.moments, seen.layers[0]
     chosen = {f"{moment.samples:,} samples": moment.gradients[layer] for moment in three(moments)}
@@ -146,10 +148,6 @@ def curves_of(seen: Diagnosis) -> dict[str, list[Series]]:
     }
 
 
-def three(moments: Sequence[ProbedModel]) -> list[ProbedModel]:
-    return [moments[0], moments[len(moments) // 2], moments[-1]]
-
-
 def of_largest(values: Sequence[float]) -> list[float]:
     """As shares of the largest; as they are if none is positive."""
     largest = max(values)
@@ -163,9 +161,7 @@ def thinned(x: ChartCurve, y: ChartCurve) -> tuple[list[float], list[float]]:
 
 def densities(values: Mapping[str, Tensor]) -> list[Series]:
     """Of each, on one grid from the smallest to the largest half percent."""
-    low = min(float(np.quantile(each.numpy(), 0.005)) for each in values.values())
-    high = max(float(np.quantile(each.numpy(), 0.995)) for each in values.values())
-    grid = np.linspace(low, max(high, low + 1e-12), GRID)
+    grid = grid_of(values.values(), GRID)
     return [Series(name, grid.tolist(), density(each, grid).tolist()) for name, each in values.items()]
 
 
@@ -190,36 +186,36 @@ TEXT = (
 
 
 def claims_of(model: str, seeds: Sequence[Inside]) -> list[ClaimRow]:
-    by_claim = {name: [seed.values[name] for seed in seeds] for name in seeds[0].values}
-    apart = [far / near for far, near in zip(by_claim[GRADIENTS], by_claim[PARAMETERS], strict=True)]
+    apart = [seed.gradients / seed.parameters for seed in seeds]
+    largest = over_seeds([seed.largest for seed in seeds], plain)
     together = f"rank correlation of Delta and the change of accuracy between evaluations, {model}"
     return [
         ClaimRow(
             f"standard deviation of the first layer's gradient, last evaluation over first, {model}",
             "section II-E, fig. 3",
             "less than 1x",
-            over_seeds(by_claim[SHRINK], times),
+            over_seeds([seed.shrink for seed in seeds], times),
         ),
         ClaimRow(
             f"rank correlation of the Hessian's largest eigenvalue and the gradient's variance, {model}",
             "section II-E, fig. 4",
             "they follow a similar course",
-            over_seeds(by_claim[FOLLOW], plain),
-            course_note(by_claim),
+            over_seeds([seed.follow for seed in seeds], plain),
+            course_note(seeds),
         ),
         ClaimRow(
             together,
             "section III-A, fig. 5",
             "they change together",
-            over_seeds(by_claim[TOGETHER], plain),
-            f"Not known. With the largest Delta in place of the mean: {over_seeds(by_claim[LARGEST], plain)}.",
+            over_seeds([seed.together for seed in seeds], plain),
+            f"Not known. With the largest Delta in place of the mean: {largest}.",
         ),
         ClaimRow(
             f"Delta, last tenth of the steps over the first, {model}",
             "section III-A, fig. 5",
             "less than 1x",
-            over_seeds(by_claim[SETTLED], times),
-            f"The decays: {over_seeds(by_claim[UNDECAYED], times)} in the steps before the first one.",
+            over_seeds([seed.settled for seed in seeds], times),
+            f"The decays: {over_seeds([seed.undecayed for seed in seeds], times)} in the steps before the first one.",
         ),
         ClaimRow(
             f"distance of the first layer's weights to BSP's, GA over PA, {model}",
@@ -230,9 +226,10 @@ def claims_of(model: str, seeds: Sequence[Inside]) -> list[ClaimRow]:
     ]
 
 
-def course_note(by_claim: Mapping[str, Sequence[float]]) -> str:
+def course_note(seeds: Sequence[Inside]) -> str:
     """How far both go from the first evaluation to the last."""
-    eigenvalue, variance = (over_seeds(by_claim[name], times) for name in (EIGENVALUE, VARIANCE))
+    eigenvalue = over_seeds([seed.eigenvalue for seed in seeds], times)
+    variance = over_seeds([seed.variance for seed in seeds], times)
     return f"Not known. At the last evaluation the eigenvalue is {eigenvalue} of the first, the variance {variance}."
 
 

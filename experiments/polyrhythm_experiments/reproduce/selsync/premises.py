@@ -14,7 +14,7 @@ from polyrhythm.report.document import DocumentSection, Grid
 from polyrhythm.sim import Scenario, TimingWorkload, load_scenario
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
-from polyrhythm_experiments.reproduce.figures import Measured, difference, over_seeds, ratio, times
+from polyrhythm_experiments.reproduce.figures import Measured, difference, mean_text, over_seeds, ratio, times
 from polyrhythm_experiments.reproduce.lab import Lab, Results, Trial
 from polyrhythm_experiments.reproduce.page import ClaimRow, findings
 from polyrhythm_experiments.reproduce.selsync.causes import accuracies
@@ -141,7 +141,7 @@ def text_of(lab: Lab) -> str:
 
 
 def scale_rows(runs: Results) -> list[ClaimRow]:
-    slow, split = (mean_scale(runs, name, 16) for name in list(COLUMNS)[2:])
+    slow, split = (mean_text(scale(runs, name, 16)) for name in list(COLUMNS)[2:])
     why = f"The mini-batch, and the server: {slow} with steps of 1 s in place of 0.04 s, {split} with 4 servers, too."
     return [
         ClaimRow(
@@ -161,10 +161,6 @@ def scale(runs: Results, name: str, workers: int) -> Measured:
     """Throughput over that of one worker."""
     many, one = ([run.samples_per_s for run in runs[place(name, n)]] for n in (workers, 1))
     return ratio(many, one)
-
-
-def mean_scale(runs: Results, name: str, workers: int) -> str:
-    return times(scale(runs, name, workers).value or 0.0)
 
 
 def skew_row(runs: Results) -> ClaimRow:
@@ -194,7 +190,7 @@ def cost_rows(costs: list[BatchCost]) -> list[ClaimRow]:
 
 
 def by_workers(runs: Results) -> Grid:
-    cells = [[str(n), *(mean_scale(runs, name, n) for name in COLUMNS)] for n in WORKERS]
+    cells = [[str(n), *(mean_text(scale(runs, name, n)) for name in COLUMNS)] for n in WORKERS]
     return Grid("Samples a second over those of one worker", ("workers", *COLUMNS), cells)
 
 

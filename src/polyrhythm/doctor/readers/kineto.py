@@ -106,15 +106,19 @@ def named(path: Path) -> DistributedInfo:
 
 def decoded(path: Path) -> KinetoFile:
     try:
-        size = path.stat().st_size
-        data = b"" if size > LARGEST else unpacked(path) if path.suffix == ".gz" else path.read_bytes()
-        if max(size, len(data)) > LARGEST:
-            raise TraceError(f"{path} has more than {LARGEST >> 30} GiB; profile fewer steps (schedule(active=100))")
-        return msgspec.json.decode(data, type=KinetoFile)
+        return msgspec.json.decode(contents(path), type=KinetoFile)
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"cannot read {path}: {error}; was it cut off?") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TraceError(f"{path} is no whole file of torch.profiler: {error}; was it cut off?") from error
+
+
+def contents(path: Path) -> bytes:
+    if path.stat().st_size <= LARGEST:
+        data = unpacked(path) if path.suffix == ".gz" else path.read_bytes()
+        if len(data) <= LARGEST:
+            return data
+    raise TraceError(f"{path} has more than {LARGEST >> 30} GiB; profile fewer steps (schedule(active=100))")
 
 
 def unpacked(path: Path) -> bytes:

@@ -151,7 +151,7 @@ class Coordinator:
 
     def _switched(self, policy: Policy[Any], at_once: bool) -> None:
         self.next_policy = policy
-        (self._request_stop if at_once else self._request_stop_for_switch)()
+        self._request_stop() if at_once else self._request_stop_for_switch()
         if not at_once:
             self._go_on_if_standing()
 
