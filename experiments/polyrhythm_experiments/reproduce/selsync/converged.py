@@ -1,5 +1,6 @@
 """Table 1 of the paper on SelSync, run until accuracy stands still: with SGD, and with Adam."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from polyrhythm.report.document import DocumentSection, Grid
@@ -64,7 +65,7 @@ def converged_section(runs: Results) -> DocumentSection:
     tables = [by_method(title, group) for title, group in groups.items()]
     figures = [accuracy_plot(key_of(title), title, CAPTION, group) for title, group in groups.items()]
     return findings(
-        "Table 1 to convergence", CONVERGED_TEXT, rows, [settings_table(), *tables, by_change(runs)], figures
+        "Table 1 to convergence", CONVERGED_TEXT, rows, [settings_table(SETTINGS), *tables, by_change(runs)], figures
     )
 
 
@@ -77,8 +78,8 @@ def key_of(title: str) -> str:
     return f"converged-{title.lower().replace(', ', '-')}"
 
 
-def settings_table() -> Grid:
-    cells = [[title, *setting_cells(each)] for title, each in SETTINGS.items()]
+def settings_table(settings: Mapping[str, FixedRate]) -> Grid:
+    cells = [[title, *setting_cells(each)] for title, each in settings.items()]
     return Grid("What was trained", SETTING_HEADINGS, cells)
 
 
