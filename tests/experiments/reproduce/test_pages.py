@@ -95,7 +95,7 @@ def test_selsync_exchanges_less_than_bsp(selsync: Document) -> None:
 def test_selsync_is_run_to_convergence_and_by_perplexity(selsync: Document) -> None:
     found = {row.what for row in rows(selsync)}
     assert {"accuracy less BSP's, CNN, SGD, delta 0.3", "sooner at convergence, MLP, Adam, delta 0.5"} <= found
-    assert {"LSSR, ResNet-20, delta 0.3", "accuracy less BSP's, ResNet-20, delta 0.5"} <= found
+    assert {"LSSR, ResNet-20, SGD, delta 0.3", "accuracy less BSP's, ResNet-20, Adam, delta 0.5"} <= found
     assert {
         "accuracy less BSP's, CNN, Adam, delta 0.3",
         "steps to convergence over BSP's, 16 workers, delta = 0.5",
