@@ -144,6 +144,7 @@ class AdaptedScript(ScriptFacts):
         session = self._training.leave()
         assert session is not None, "it is over"
         self._training.end()
+        self.trained_before.update(self._training.warm_up.optimizers)
         session.train_again()
         self.trainings, self.dormant = self.trainings + 1, False  # it is closed with the session's process group
         tell(f"training number {self.trainings + 1} begins, as a job of its own")

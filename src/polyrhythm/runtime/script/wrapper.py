@@ -17,7 +17,7 @@ from torch.nn.parallel.scatter_gather import scatter_kwargs
 from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
-from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.script.notices import refuse, script_line
 from polyrhythm.runtime.worker.ddp_exchange import reduce_next
 
 UNABLE = ("delay_all_reduce_named_params", "param_to_hook_all_reduce", "mixed_precision", "device_mesh")
@@ -67,6 +67,8 @@ class Lane:
         """Whether the last forward pass that a gradient may come of was in evaluation mode; its backward pass exchanges
         nothing by itself.
         """
+        self.joined = ""
+        """Where the script has begun the `join()` that it is inside."""
         self.shared = True
         """Whether buffers are those that all ranks got at the end of their epoch, or of the last evaluation."""
 
@@ -217,8 +219,13 @@ class ScriptDDP(TorchDDP):
 
     @contextmanager
     def join(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        # Workers have equal numbers of steps in synchronous mode, and need not wait for one another otherwise.
-        yield
+        # Workers whose data the job deals out have equal numbers of steps in synchronous mode; others are looked at.
+        lane = self._lane or Lane(self.module, {})
+        lane.joined = script_line()
+        try:
+            yield
+        finally:
+            lane.joined = ""
 
     def join_hook(self, **kwargs: Any) -> Any:
         raise refuse("Join needs unequal numbers of steps in synchronous mode; use model.join(), or no join at all")

@@ -45,12 +45,15 @@ class Dealing:
                 return self._read(loader, distributed, original)
             except UsageError:  # `dealt` says so if the script trains on this one
                 pass
-        goes_on = loader.num_workers and not loader.persistent_workers  # which would be another loader's
-        if distributed and deals and goes_on and self.partition == "shared":
+        if deals and loader.num_workers and self.gives_own(distributed):
             return Reading(loader, original)
         if distributed or isinstance(loader.dataset, IterableDataset):
             return original(loader)
         return warm_up_source(loader, original) if deals else every_nth(loader, original, 0, 0, 1)
+
+    def gives_own(self, distributed: bool) -> bool:
+        """Whether a loader gives what the script itself would read, until the script has made its first step."""
+        return distributed and self.partition == "shared"
 
     def dealt(self, loader: DataLoader[Any], place: str) -> Dealt | None:
         """The shards of a loader's data; None if all workers read from one order."""

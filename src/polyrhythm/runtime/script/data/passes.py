@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.script.data.engine_epochs import EngineEpochs, engine_epochs
 from polyrhythm.runtime.script.data.indexed import looked_up_at
+from polyrhythm.runtime.script.data.order import numbers_kept
+from polyrhythm.runtime.script.data.reading import PassStart
 
 READERS = (cycle, zip, enumerate, map, filter, islice, chain, GeneratorType, tuple)
 """What may stand between an iterator and the loop that goes through it; `zip` and `map` keep theirs in a tuple."""
@@ -44,12 +46,16 @@ class Pass:
 
     def __init__(self, listener: PassListener, loader: DataLoader[Any], source: Iterator[Any] | None) -> None:
         self._listener = listener
-        self.loader, self.source = loader, source
+        self.loader, self.source, self.start = loader, source, PassStart(loader)
+        if source is None:
+            self.start.draw_seed()
         self.batches = self.unstepped = self.steps = self.settled = 0
         """Mini-batches given, those since the last step, steps, and mini-batches given by the last step."""
         self.used = self.over = False
         """Whether the script has computed something that a step may follow, and whether no mini-batch is left."""
         self._held: weakref.ref[PassIterator] | None = None
+        self._has_own = False
+        """Whether its source is the script's own loader, for a look."""
         self.looking = False
         """Whether the script has evaluated the model on what it got, and trains on none of it."""
         self.counted = self.by_generator = False
@@ -91,7 +97,17 @@ class Pass:
 
     def look(self, read: Callable[[DataLoader[Any]], Iterator[Any]]) -> None:
         """The script evaluates its data: it gets what its own loader has, and the job's mini-batches wait."""
-        self.source = islice(read(self.loader), self.batches, None)
+        if self._has_own:
+            return
+        self._has_own = True
+        if not self.batches:
+            with self.start.seed(drawn=True):
+                self.source = read(self.loader)
+            return
+        with numbers_kept(self.loader, self.loader.sampler):
+            self.source = read(self.loader)
+            for _ in range(self.batches):
+                next(self.source, None)
 
     def next_batch(self) -> Any:
         self._listener.before_batch(self)

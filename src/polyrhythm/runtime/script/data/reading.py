@@ -1,14 +1,78 @@
-"""Loader processes of the script's first step that go on reading for the session."""
+"""Loader processes of the script that read for the session: those of its first step, and those that outlive epochs."""
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from polyrhythm.runtime.script.data.order import options_of
 from polyrhythm.runtime.worker.loader import _Sampler
+
+
+class PassStart:
+    """What torch has settled when a script begins to read a loader, though its first mini-batch comes later."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self.sampler = copy.copy(loader.sampler) if loader.num_workers else loader.sampler
+        """As it is now, where processes begin to read at once: an epoch that is set later is for the next pass."""
+        self._generator = loader.generator or torch.default_generator
+        self._state = self._generator.get_state()
+
+    def draw_seed(self) -> None:
+        """Draw the seed of loader processes, which torch draws now."""
+        if not lasts(self._loader):
+            torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
+
+    @contextmanager
+    def seed(self, *, drawn: bool) -> Iterator[None]:
+        """A block in which processes get that seed, or another if it is not `drawn` for them; nothing else draws it."""
+        kept = self._generator.get_state()
+        if drawn:
+            self._generator.set_state(self._state)
+        try:
+            yield
+        finally:
+            self._generator.set_state(kept)
+
+
+class _JobOrder(_Sampler):
+    """A batch sampler that gives an order of the job for one pass, and the script's own after it."""
+
+    def __init__(self, order: Iterator[list[int]], own: Any) -> None:
+        super().__init__(order)
+        self._own = own
+        self.begun = False
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._own) if self.begun else super().__iter__()
+
+
+def lasts(loader: DataLoader[Any]) -> bool:
+    """Whether it has processes that outlive an epoch; torch starts them, and draws their seed, once."""
+    return loader.persistent_workers and loader._iterator is not None
+
+
+def read_in_order(
+    loader: DataLoader[Any], order: Iterator[list[int]], read: Callable[[DataLoader[Any]], Iterator[Any]] = iter
+) -> Iterator[Any]:
+    """Begin to read the data of a loader in an order of the job, by its own processes if they outlive an epoch."""
+    sampler = _JobOrder(order, loader.batch_sampler)
+    if (batches := loader._iterator) is None:
+        made = DataLoader(loader.dataset, batch_sampler=sampler, **options_of(loader))
+        batches = cast(_BaseDataLoaderIter, read(made))
+        loader._iterator = made._iterator
+    else:
+        batches._index_sampler = sampler
+        batches._reset(loader)
+    sampler.begun = True
+    return batches
 
 
 class Order:
@@ -43,7 +107,7 @@ class Reading:
 
     def __init__(self, loader: DataLoader[Any], read: Callable[[DataLoader[Any]], Iterator[Any]]) -> None:
         self._order = Order(iter(loader.batch_sampler or ()))
-        self._batches = read(DataLoader(loader.dataset, batch_sampler=_Sampler(self._order), **options_of(loader)))
+        self._batches = read_in_order(loader, self._order, read)
 
     def __iter__(self) -> "Reading":
         return self

@@ -7,12 +7,11 @@ from itertools import pairwise
 from typing import Any, cast
 
 import msgspec
-import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from polyrhythm.core.workload import even_steps
 from polyrhythm.runtime.script.data.order import arrange, options_of, sampler_terms, shared_order, smallest_batch
-from polyrhythm.runtime.script.data.reading import Reading
+from polyrhythm.runtime.script.data.reading import PassStart, Reading, read_in_order
 from polyrhythm.runtime.script.notices import refuse, tell
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.worker.context import DrawnBatch
@@ -117,6 +116,7 @@ class ScriptLoader(SessionLoader[Any]):
             loader.dataset, size, source, accumulation, accumulate=parts, first_epoch=first_epoch, **options
         )
         self.loader, self._length = loader, len(loader.dataset)  # type: ignore[arg-type]
+        self._start = PassStart(loader)
         self._workers, self._ranks, self._parts = workers, ranks, parts
         self._counted_from = counted_from
         self._first_epoch = first_epoch
@@ -168,7 +168,7 @@ class ScriptLoader(SessionLoader[Any]):
         self._draws.begin_epoch(msgspec.structs.replace(ready, script=self._counted_from, parts=self._parts))
         self._draws_seed |= self.epoch > self._first_epoch
 
-    def renew(self, loader: DataLoader[Any]) -> None:
+    def renew(self, loader: DataLoader[Any], start: PassStart | None = None) -> None:
         """The script reads its next epoch by this loader, perhaps of another data set, as long as the first."""
         if (size := loader.batch_sampler.batch_size) != self.loader.batch_size:  # type: ignore[union-attr]
             raise refuse(
@@ -187,7 +187,7 @@ class ScriptLoader(SessionLoader[Any]):
             self._terms = {name: word for name, word in self._terms.items() if name not in known}
             self._terms |= terms_of(loader.dataset, None)
             self.dataset, self._content = loader.dataset, content_of(loader.dataset)
-        self.loader = loader
+        self.loader, self._start = loader, start or PassStart(loader)
 
     def again(self) -> Iterator[Any]:
         """The epoch under way, of which nothing was used, from its start; the sampler may have another order now."""
@@ -203,12 +203,8 @@ class ScriptLoader(SessionLoader[Any]):
             if (anew := reading.followed_by(batches)) is None:
                 return reading
             batches = anew
-        generator = self.loader.generator or torch.default_generator
-        state = None if draws else generator.get_state()
-        made = super()._load(batches)
-        if state is not None:
-            generator.set_state(state)
-        return made
+        with self._start.seed(drawn=draws):
+            return read_in_order(self.loader, batches)
 
     def used(self) -> None:
         self._draws.used()
@@ -322,7 +318,7 @@ class ScriptLoader(SessionLoader[Any]):
     def _order(self, epoch: int) -> list[int]:
         if self._sharded:
             return []
-        order = shared_order(self.loader.sampler, len(self.loader.dataset), epoch)  # type: ignore[arg-type]
+        order = shared_order(self._start.sampler, len(self.loader.dataset), epoch)  # type: ignore[arg-type]
         if not isinstance(self.loader.sampler, DistributedSampler) or self._inject:
             return order
         return arrange(order[: self._samples], self._workers, self.batch_size // self._parts, self._parts)

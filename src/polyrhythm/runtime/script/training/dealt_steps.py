@@ -77,7 +77,7 @@ class DealtSteps:
     def start_epoch(self, run: Pass) -> None:
         """Begin an epoch of the job, or begin again one that the script has only looked at."""
         self._session.finish_step()  # of the epoch before, whose loop may count its mini-batches or be left early
-        self._loader.renew(run.loader)
+        self._loader.renew(run.loader, run.start)
         run.source = self._loader.again() if self._unused else iter(self._loader)
         self._run, self._unused = run, True
         self.awaits_use = True

@@ -28,6 +28,7 @@ class ScriptFacts:
         loads: whether it has loaded parameters outside of a session, as of a snapshot.
         lanes: the exchanges of its wrappers.
         trainings: that are over.
+        trained_before: optimizers of these.
         stalls: looks whether ranks wait for each other.
         files: that this rank writes in the place of the first one's.
     """
@@ -37,6 +38,7 @@ class ScriptFacts:
         self.dormant = self.follows = self.distributed = self.loads = False
         self.lanes: list[Lane] = []
         self.trainings = 0
+        self.trained_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.schedules, self.stalls = schedules, Stalls(rank)
         self.optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self.loaders = Loaders()

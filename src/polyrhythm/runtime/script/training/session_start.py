@@ -17,12 +17,13 @@ from polyrhythm.runtime.script.epochs import Planned, loop_number, planned_epoch
 from polyrhythm.runtime.script.notices import refuse, tell
 from polyrhythm.runtime.script.training.dealt_steps import DealtSteps
 from polyrhythm.runtime.script.training.equal_start import check_equal
+from polyrhythm.runtime.script.training.joint_step import trained_by
 from polyrhythm.runtime.script.training.own_steps import OwnSteps
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.session import ScriptSession
 from polyrhythm.runtime.script.training.warm_up import WarmUpStep, watch
 from polyrhythm.runtime.script.training.warm_up_steps import WarmUpSteps
-from polyrhythm.runtime.script.wrapper import Lane
+from polyrhythm.runtime.script.wrapper import Lane, ScriptDDP
 from polyrhythm.runtime.wire.config_sources import LOOP_FROM
 from polyrhythm.runtime.worker.optimizers import JointOptimizer
 
@@ -30,6 +31,25 @@ MADE_LATE = "another optimizer steps for the first time; make all before the fir
 NOT_FOUND = (
     "another optimizer steps for the first time, and its parameters are of no model that was called before, or another "
     "optimizer's; call models themselves, not their forward(), and give each parameter to one optimizer"
+)
+
+
+RETURNS = (
+    "an optimizer of an earlier training steps again, and what was made since, outside of its loop, is another "
+    "training by now, such as that of a probe; train that after the last epoch of the first one, or in another script"
+)
+COPIED = (
+    "what is trained is a copy of a DistributedDataParallel, and a copy exchanges nothing here; wrap a copy of the "
+    "module: DistributedDataParallel(copy.deepcopy(model.module))"
+)
+UNWRAPPED = (
+    "the optimizer trains parameters outside of DistributedDataParallel, which each rank would have for itself under "
+    "torchrun; put them into the module that is wrapped"
+)
+JOINED = (
+    "model.join(), and ranks read their own data, which may be of unequal lengths: torchrun goes on with zeros in the "
+    "place of the gradients of a rank that has no more, a policy with the mean of the others. Leave join() out for "
+    "that, or read by a DistributedSampler, which gives all ranks equally many mini-batches"
 )
 
 
@@ -57,6 +77,17 @@ def lanes_of(optimizer: Optimizer, lanes: Iterable[Lane]) -> list[Lane]:
     for lane in lanes:
         lane.close()
     return [lane for lane in lanes if not wanted.isdisjoint(lane.module.parameters())]
+
+
+def check_wrapped(optimizer: Optimizer, called: Iterable[nn.Module], lanes: Iterable[Lane], place: str) -> None:
+    """What an optimizer trains is in the script's wrappers as a whole, or not at all, and in no copy of one."""
+    trained = set(trained_by(optimizer))
+    copies = (each for each in called if isinstance(each, ScriptDDP) and each._lane is None)
+    if any(not trained.isdisjoint(each.parameters()) for each in copies):
+        raise refuse(COPIED, place)
+    wrapped = {p for lane in lanes for p in lane.module.parameters()}
+    if not (trained.isdisjoint(wrapped) or trained <= wrapped):
+        raise refuse(UNWRAPPED, place)
 
 
 def renew(lanes: Iterable[Lane], optimizers: Iterable[Optimizer]) -> None:
@@ -97,6 +128,7 @@ def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bo
     optimizers = disjoint(warm_up.optimizers, script.optimizers, seen, loose=not script.lanes)
     warm_up.optimizers = dict.fromkeys(optimizers)
     optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
+    check_wrapped(optimizer, seen.called, script.lanes, seen.stepped_at)
     script.lanes[:] = lanes_of(optimizer, script.lanes)
     if script.distributed and not script.lanes:
         check_equal(optimizers, script.trainings, seen.stepped_at)

@@ -22,7 +22,15 @@ from polyrhythm.runtime.script.training.own_steps import OwnSteps
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.script_steps import ScriptSteps
 from polyrhythm.runtime.script.training.session import ScriptSession
-from polyrhythm.runtime.script.training.session_start import MADE_LATE, NOT_FOUND, begin_dealt, begin_own, open_session
+from polyrhythm.runtime.script.training.session_start import (
+    JOINED,
+    MADE_LATE,
+    NOT_FOUND,
+    RETURNS,
+    begin_dealt,
+    begin_own,
+    open_session,
+)
 from polyrhythm.runtime.script.training.warm_up import Arguments, check_step, run_closure
 from polyrhythm.runtime.script.training.warm_up_steps import WarmUpSteps
 
@@ -161,6 +169,8 @@ class Training:
 
     def _before_step(self, session: ScriptSession, optimizer: Optimizer) -> None:
         check_step(optimizer)
+        if self._steps.own:
+            self._check_joined()
         self._steps.before_step(optimizer)
         if self._own_values.followed is not None:
             self._own_values.followed.step(session.parameters)
@@ -174,6 +184,8 @@ class Training:
         if optimizer not in self._script.optimizers:
             return False
         if self.session is not None:
+            if optimizer in self._script.trained_before:
+                raise refuse(RETURNS)
             raise refuse(MADE_LATE if optimizer in self.session.later else NOT_FOUND)
         self.warm_up.optimizers[optimizer] = None
         return True
@@ -300,7 +312,14 @@ class Training:
     def _begin_own(self, run: Pass | None) -> OwnSteps:
         """The script reads its data itself, after this pass; if only some ranks read, an epoch ends with the loop."""
         read = None if self._handed.agreed or self._handed.some_only else run
+        self._check_joined()
         return begin_own(self._open, self._script, self.warm_up, read, self._handed, self._outlives)
+
+    def _check_joined(self) -> None:
+        """Ranks that read their own data within `join()` must have equally many mini-batches."""
+        places = [lane.joined for lane in self._script.lanes if lane.joined]
+        if places and not self._handed.agreed and (self.warm_up.run is None or not self._handed.even):
+            raise refuse(JOINED, places[0])
 
     def _open(self) -> ScriptSession:
         self.session = open_session(self._script, self.warm_up, self._called)

@@ -107,6 +107,11 @@ class WarmUpStep:
         """Whether the script has changed what it trains since an optimizer has stepped, as by clipping weights."""
         return any(summary(p) != after for p, after in self._after.items())
 
+    @property
+    def called(self) -> Iterable[nn.Module]:
+        """All modules that were."""
+        return self._called
+
     def read(self) -> None:
         """The script gets a mini-batch of a loader."""
         self._has_read = True

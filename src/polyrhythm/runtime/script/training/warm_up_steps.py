@@ -70,7 +70,8 @@ class WarmUpSteps:
         elif self._script.loaders.trains_on(run.loader):
             self._begin(run, 0)
         elif run.looking and not run.used and run is self.run:
-            run.look(self._script.loaders.read)
+            if not self._script.dealing.gives_own(self._script.distributed):
+                run.look(self._script.loaders.read)
             self.run = None
 
     def given(self, run: Pass) -> None:
