@@ -1,6 +1,7 @@
 """What is refused in one driver is refused in all, with the same words."""
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,26 @@ def test_a_wrong_policy_is_refused_with_the_same_words_everywhere(name: str, wor
     assert name in AT_START or "Report of worker 1 with clock 1" in message
     assert message_of(coordinated, name) == message
     assert message_of(staged, name) == message
+
+
+@pytest.mark.parametrize(("method", "name"), [("decisions", "Exits"), ("init", "ExitsAtStart")])
+def test_an_interrupt_is_the_policys_where_ctrl_c_does_not_reach(
+    method: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a coordinator; it ended with a traceback."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(getattr(wrong_policies, name), method, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        coordinated(spec_of(name))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        message = message_of(coordinated, name)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert message.startswith(f"policy {parse_policy(spec_of(name)).spec} raised KeyboardInterrupt() ")
 
 
 @pytest.mark.parametrize("name", ["RaisesOnManyLines", "SaysManyLines", "ReturnsManyLines"])

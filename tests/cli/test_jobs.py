@@ -33,3 +33,21 @@ def test_a_job_without_a_name_is_refused(call: Call, words: tuple[str, ...]) -> 
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("polyrhythm: JOB must be")
     assert done.stderr.endswith("but got ''\n")
+
+
+@pytest.mark.parametrize("words", [("ctl", "twoo", "end"), ("ctl", "twoo"), ("top", "twoo")])
+def test_a_job_that_does_not_run_is_answered_with_those_that_do(call: Call, words: tuple[str, ...]) -> None:
+    done = call(*words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "polyrhythm: no job 'twoo' runs on this host: did you mean two? Known: one, two\n"
+
+
+def test_where_no_job_runs_or_one_is_elsewhere_the_address_is_named(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "cannot connect to tcp:127.0.0.1:9" in call("ctl", "twoo", "--at", "tcp:127.0.0.1:9").stderr
+    assert "cannot connect to unix:@polyrhythm-two: " in call("ctl", "two").stderr, "it may have ended just now"
+    monkeypatch.setattr(control_client, "jobs_here", list)
+    assert call("ctl", "twoo").stderr == (
+        "polyrhythm: cannot connect to unix:@polyrhythm-twoo: Connection refused; is the job running?\n"
+    )

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Family, draw
 from polyrhythm.rl.learn import Study
 from polyrhythm.rl.rollout import Rollout, play, play_all
+from tests.full_disk import cut_short
 
 
 @pytest.fixture(autouse=True)
@@ -171,6 +173,37 @@ def test_resuming_needs_the_same_study(tmp_path: Path) -> None:
     study.checkpoint.write_bytes(b"nothing")
     with pytest.raises(PolyrhythmError, match="cannot resume"):
         Study(preset("tuned", 2), out).resume()
+
+
+def test_resuming_needs_the_same_data(tmp_path: Path) -> None:
+    """Told by what is in the files, wherever they lie."""
+    out, folders = tmp_path / "policy.json", [tmp_path / name for name in ("first", "moved", "other")]
+    for folder, content in zip(folders, (b"1", b"1", b"2"), strict=True):
+        folder.mkdir()
+        (folder / "train.parquet").write_bytes(content)
+    first, moved, other = map(str, folders)
+    Study(preset("tuned", 2), out, folder=first).save()
+    assert Study(preset("tuned", 2), out, folder=moved).resume()
+    for another, there in ((other, "--data of other content"), (None, "--data of other content")):
+        with pytest.raises(PolyrhythmError, match=rf"was made with {there}; give the same, or leave --resume out"):
+            Study(preset("tuned", 2), out, folder=another).resume()
+    Study(preset("tuned", 2), out).save()
+    with pytest.raises(PolyrhythmError, match="was made without --data"):
+        Study(preset("tuned", 2), out, folder=first).resume()
+
+
+@pytest.mark.parametrize("how", [Study.run, Study.keep_best])
+def test_a_policy_that_cannot_be_written_leaves_the_one_before(
+    how: Callable[[Study], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "policy.json"
+    study = Study(preset("tuned", 0), out, jobs=1)
+    study.run()
+    before = out.read_bytes()
+    cut_short(monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        how(study)
+    assert out.read_bytes() == before
 
 
 def test_processes_play_the_same(tiny: Family) -> None:

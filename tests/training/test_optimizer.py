@@ -93,6 +93,24 @@ def test_a_state_carries_over(name: str, options: dict[str, Any]) -> None:
     assert torch.equal(vector, expected)
 
 
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if case[0] != "Muon"])
+def test_a_state_that_carries_over_has_none_for_tensors_that_made_no_step(name: str, options: dict[str, Any]) -> None:
+    """Zeros are not what every optimizer begins with."""
+    layout = FlatLayout.of({"a": torch.zeros(2, 3)}, {"b": torch.zeros(3, 2)})
+    kind, vectors = optimizer_class(name), torch.ones(2, 12)
+    first, second = (FlatOptimizer(kind, {"lr": 0.1, **options}, vector, layout) for vector in vectors)
+    first.idle = frozenset({1})
+    for step in range(3):
+        first.step(torch.full((12,), step + 1.0))
+    vectors[1] = vectors[0]
+    state = first.state()
+    second.load_state(state)
+    first.idle = frozenset()
+    for optimizer in (first, second):
+        optimizer.step(torch.ones(12))
+    assert torch.equal(vectors[0], vectors[1])
+
+
 def test_a_state_is_a_named_flat_vector_and_a_copy() -> None:
     optimizer, vector = flat_optimizer("SGD", {"momentum": 0.9})
     assert optimizer.state().vectors == {}

@@ -4,8 +4,8 @@ import getpass
 import os
 import socket
 from argparse import ArgumentError, ArgumentParser, Namespace
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyrhythm.cli.options import specs_like
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import UnreachableError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from polyrhythm.live.model import JobView
     from polyrhythm.runtime.wire.control_protocol import ToControlled
+    from polyrhythm.runtime.wire.protocol import Address
 
 
 class Action(StrEnum):
@@ -150,14 +151,39 @@ def ctl(
     """
     import msgspec
 
-    from polyrhythm.live.model import view_of
     from polyrhythm.runtime.launch import control_client as steer
 
     if job is None:
         list_jobs(json)
         return
     believe(tls_ca)
-    address = steer.at(job, at, token)
+    with named_right(job, at):
+        view = steered(steer.at(job, at, token), action, argument)
+    if json:
+        typer.echo(msgspec.json.encode(view))
+    else:
+        describe(view)
+
+
+@contextmanager
+def named_right(job: str, at: str) -> Iterator[None]:
+    """A job of this host that does not answer, and is none of those that run here, is misspelt."""
+    from polyrhythm.runtime.launch import control_client as steer
+
+    try:
+        yield
+    except UnreachableError:
+        known = [] if at else steer.jobs_here()
+        if not known or job in known:
+            raise
+        raise UsageError(f"no job {job!r} runs on this host: {did_you_mean(job, known)}") from None
+
+
+def steered(address: "Address", action: Action, argument: str) -> "JobView":
+    """How a job is after it was asked for something."""
+    from polyrhythm.live.model import view_of
+    from polyrhythm.runtime.launch import control_client as steer
+
     if action is Action.DRAIN and argument and not argument.isdecimal():
         ranks = ranks_on(argument, view_of(steer.ask(address, message_of(Action.STATUS, "", asker()))))
     else:
@@ -166,11 +192,7 @@ def ctl(
         message = message_of(action, rank, asker())
         saves = action is Action.CHECKPOINT
         state = steer.take_checkpoint(address, SAVING_S, asker()) if saves else steer.ask(address, message)
-        view = view_of(state)
-    if json:
-        typer.echo(msgspec.json.encode(view))
-    else:
-        describe(view)
+    return view_of(state)
 
 
 def list_jobs(json: bool) -> None:
@@ -196,7 +218,8 @@ def top(job: JobName, at: At = "", token: JobToken = "", tls_ca: JobAuthority = 
     from polyrhythm.runtime.launch import control_client as steer
 
     believe(tls_ca)
-    show(steer.at(job, at, token), asker())
+    with named_right(job, at):
+        show(steer.at(job, at, token), asker())
 
 
 def asker() -> str:

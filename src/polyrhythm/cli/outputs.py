@@ -15,7 +15,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.report.timeline import Timeline, load_timeline
-from polyrhythm.telemetry.files import check_writable, make_folder
+from polyrhythm.telemetry.files import check_writable, make_folder, write_whole
 from polyrhythm.telemetry.result import RunResult
 
 PAGE_ENTRIES = 200_000
@@ -86,7 +86,7 @@ def write_files(*files: tuple[Path | None, Callable[[], str | bytes]]) -> None:
         if path is not None:
             text = content()
             try:
-                path.write_bytes(text.encode() if isinstance(text, str) else text)
+                write_whole(path, text.encode() if isinstance(text, str) else text)
             except OSError as error:
                 troubles.append(f"{str(path)!r} cannot be written: {error.strerror}")
     say(*troubles)

@@ -41,7 +41,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
         number = operator.index(value)
     except TypeError:
         number = least - 1
-    if number < least or (most is not None and number > most):
+    if isinstance(value, bool) or number < least or (most is not None and number > most):
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{name} must be a whole number {allowed} but got {value!r}")
     return number

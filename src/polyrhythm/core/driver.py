@@ -7,6 +7,7 @@ that names the policy, the event and the worker that it is about.
 
 from collections import Counter
 from collections.abc import Callable
+from signal import SIG_IGN, SIGINT, getsignal
 from typing import Any, Protocol
 
 from polyrhythm.core.ledger import Ledger, Ticket
@@ -29,8 +30,13 @@ from polyrhythm.core.types import (
 )
 from polyrhythm.errors import PolicyError, UsageError
 
-RAISED = (Exception, SystemExit)
-"""What a policy may raise: the process that asks it must not end for it without a word."""
+
+def may_raise() -> tuple[type[BaseException], ...]:
+    """What a policy may raise: the process that asks it must not end for it without a word.
+
+    A KeyboardInterrupt is the policy's own where Ctrl-C does not reach, as in a coordinator.
+    """
+    return (BaseException,) if getsignal(SIGINT) is SIG_IGN else (Exception, SystemExit)
 
 
 class Effects(Protocol):
@@ -115,7 +121,7 @@ class Driver:
             self.in_force = policy.in_force(self.state)
         except UsageError as error:
             raise PolicyError(str(error)) from error
-        except RAISED as error:
+        except may_raise() as error:
             raise raised(policy, error, "in init") from error
         # Most policies contain no other and remark nothing, and need not be asked at every event.
         self._asks_in_force = switched is not None and type(policy).in_force is not Policy.in_force
@@ -127,7 +133,7 @@ class Driver:
         """What the policy has to show of itself; see `Policy.figures`."""
         try:
             figures = self.policy.figures(self.state)
-        except RAISED as error:
+        except may_raise() as error:
             raise raised(self.policy, error, "in figures") from error
         if reason := misshown(figures):
             raise PolicyError(f"policy {self.policy.spec} broke its contract: {reason}")
@@ -155,7 +161,7 @@ class Driver:
             answer = self._decide(self.state, event)
         except UsageError as error:
             raise PolicyError(str(error)) from error
-        except RAISED as error:
+        except may_raise() as error:
             raise raised(self.policy, error, f"at {located(event)}") from error
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], tuple):
             raise self._refusal(misshapen(answer), event)
@@ -299,7 +305,7 @@ class Driver:
     def _follow_switch(self, event: Event) -> None:
         try:
             policy = self.policy.in_force(self.state)
-        except RAISED as error:
+        except may_raise() as error:
             raise raised(self.policy, error, f"in in_force at {located(event)}") from error
         if policy is not self.in_force and policy != self.in_force:
             self.in_force = policy

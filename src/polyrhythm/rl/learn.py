@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrhythm.errors import UsageError
 from polyrhythm.policies.rlp.network import Conditions, Learned, ValueNetwork, dump
 from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
-from polyrhythm.rl.checkpoint import WRONG, cannot_resume, read_checkpoint
+from polyrhythm.rl.checkpoint import WRONG, cannot_resume, check_same, data_flag, read_checkpoint
 from polyrhythm.rl.dqn import Learner, Preset, Transition, favouring, n_step
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
 from polyrhythm.rl.mlp import Array
 from polyrhythm.rl.rollout import Played, Rollout, RolloutRecorder, play_ahead, play_all, run_recorded
+from polyrhythm.telemetry.files import write_whole
 
 TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
 """BSP, ASP and SSP with the paper's s = 2, 5, 8, which blocks one step earlier than ours."""
@@ -119,6 +119,7 @@ class Study:
         self.score = -math.inf
         self.saved_s = -math.inf
         self.baseline: list[float] = []
+        self.data = data_flag(self.folder) if self.folder else {}
 
     @property
     def paper(self) -> bool:
@@ -139,7 +140,7 @@ class Study:
             self._validate()
             self.save()
         learned = self.learned()
-        self.out.write_text(dump(learned), encoding="utf-8")
+        write_whole(self.out, dump(learned).encode())
         return learned
 
     # Pre-training.
@@ -319,7 +320,7 @@ class Study:
         """Write the best policy so far, if there is one that has been validated."""
         if self.best is None:
             return False
-        self.out.write_text(dump(self.learned()), encoding="utf-8")
+        write_whole(self.out, dump(self.learned()).encode())
         return True
 
     def save(self) -> None:
@@ -341,18 +342,13 @@ class Study:
         """What a study that goes on has in common with the one before; it may have more episodes."""
         preset = self.preset
         numbers = {"--seed": str(self.seed), "--pretraining": str(preset.pretraining)}
-        return {"--preset": preset.name, "--loss": preset.loss, "--families": ",".join(preset.families), **numbers}
+        families = ",".join(preset.families)
+        return {"--preset": preset.name, "--loss": preset.loss, "--families": families, **numbers, **self.data}
 
     def resume(self) -> "Study":
         """Go on from the checkpoint."""
         saved, facts = read_checkpoint(self.checkpoint)
-        flags = facts["flags"]
-        for flag, value in self._flags.items():
-            if flags.get(flag) != value:
-                raise UsageError(
-                    f"{str(self.checkpoint)!r} was made with {flag} {flags.get(flag)}, but this is {flag} {value}; "
-                    "give the same, or leave --resume out"
-                )
+        check_same(self.checkpoint, facts["flags"], self._flags)
         try:
             self._restore(saved, facts)
         except WRONG as error:

@@ -1,6 +1,7 @@
 """Runs of scenarios: one policy and seed, or many on all cores."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import nullcontext
 from pathlib import Path
@@ -193,7 +194,12 @@ EXAMPLE = "['bsp', 'ssp:3']"
 
 
 def checked_seeds(seeds: Iterable[int]) -> list[int]:
-    return [whole_number("each of seeds", seed, 0, MOST_SEED) for seed in listed("seeds", seeds, "[0, 1, 2]")]
+    """Each once: a run that is made twice would count as two, and both would write the same trace."""
+    found = [whole_number("each of seeds", seed, 0, MOST_SEED) for seed in listed("seeds", seeds, "[0, 1, 2]")]
+    twice = [seed for seed, times in Counter(found).items() if times > 1]
+    if twice:
+        raise UsageError(f"seeds has {twice[0]} twice; give each once, as in [0, 1, 2]")
+    return found
 
 
 def completed(runs: list[Any], jobs: int) -> Iterator[tuple[int, RunResult]]:

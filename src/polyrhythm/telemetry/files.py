@@ -1,5 +1,9 @@
-"""Whether files and folders can be read and written, found out before anything runs that would do it."""
+"""Whether files and folders can be read and written, found out before anything runs that would do it; and a file
+written as a whole.
+"""
 
+import os
+import shutil
 from pathlib import Path
 
 from polyrhythm.errors import UsageError
@@ -33,3 +37,24 @@ def check_writable(option: str, path: Path) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is there as a whole or as it was, also when the disk is full or the process is killed.
+
+    A link is written through, as /dev/stdout may be one to a file that more is written to; so is a pipe or a device,
+    and a file whose folder takes no others.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_bytes(data)
+        return
+    aside = path.with_name(f".polyrhythm-{os.getpid()}.partial")
+    try:
+        aside.write_bytes(data)
+        if path.exists():
+            shutil.copymode(path, aside)
+        aside.replace(path)
+    except PermissionError:
+        path.write_bytes(data)
+    finally:
+        aside.unlink(missing_ok=True)

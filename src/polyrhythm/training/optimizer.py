@@ -7,7 +7,7 @@ own shapes on the same flat vector instead.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -46,12 +46,17 @@ class StateVector:
 class OptimizerState:
     """State of an optimizer: vectors, and Python numbers with one value for each of its tensors. Empty when new.
 
-    `absent` are the places of tensors that have none yet; where it is known, their entries are zeros without a meaning.
+    `absent` are the places of tensors that have none yet; their entries are zeros without a meaning.
     """
 
     vectors: dict[str, StateVector]
     numbers: dict[str, tuple[float, ...]]
     absent: frozenset[int] = frozenset()
+
+    def entries(self) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Each entry's name, and its values, one for each tensor."""
+        yield from ((key, vector.pieces()) for key, vector in self.vectors.items())
+        yield from self.numbers.items()
 
 
 class FlatOptimizer:
@@ -151,21 +156,24 @@ class FlatOptimizer:
                 vectors[key] = StateVector(joint, tuple(value.shape for value in values))
             elif values[0] is not None:
                 numbers[key] = tuple(values)
-        return OptimizerState(vectors, numbers)
+        return OptimizerState(vectors, numbers, frozenset(n for n, own in enumerate(states) if is_stateless(own)))
 
     def load_state(self, state: OptimizerState) -> None:
         """Take over a state of the same class on the same layout; it is copied."""
         self.reset()
-        for key, vector in state.vectors.items():
-            for tensor, piece in zip(self.tensors, vector.pieces(), strict=True):
-                self.optimizer.state[tensor][key] = piece.clone()
-        for key, numbers in state.numbers.items():
-            for tensor, number in zip(self.tensors, numbers, strict=True):
-                self.optimizer.state[tensor][key] = number
+        for key, values in state.entries():
+            for place, (tensor, value) in enumerate(zip(self.tensors, values, strict=True)):
+                if place not in state.absent:  # it begins its state itself, and not every optimizer does so with zeros
+                    self.optimizer.state[tensor][key] = value.clone() if isinstance(value, Tensor) else value
 
     def reset(self) -> None:
         """Forget the state, as if no step had been made."""
         self.optimizer.state.clear()
+
+
+def is_stateless(entries: Mapping[str, Any]) -> bool:
+    """Whether an optimizer has nothing for a parameter yet; SGD without momentum has an entry that is None."""
+    return all(value is None for value in entries.values())
 
 
 def fresh(entry: Any, tensor: Tensor, number: bool) -> Any:

@@ -1,8 +1,10 @@
 """What was kept of a model and its optimizer, given to those of a script that may have been changed meanwhile."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,10 +14,12 @@ from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.replica_state import (
     ReplicaState,
+    apply_model,
     apply_optimizer,
     capture,
     check_optimizer,
     overruled,
+    read_state,
 )
 from polyrhythm.runtime.worker.optimizers import JointOptimizer
 
@@ -118,3 +122,95 @@ def test_a_scalars_momentum_comes_back_beside_it_and_its_step_count_where_torch_
     assert len(optimizer.state) == 3
     assert {entries["exp_avg"].device.type for entries in optimizer.state.values()} == {"meta"}
     assert {entries["step"].device.type for entries in optimizer.state.values()} == {place}
+
+
+class Counting(nn.Linear):
+    """A layer that has more than tensors."""
+
+    def __init__(self, extra: Any = None) -> None:
+        super().__init__(2, 1)
+        self.extra = extra
+
+    def get_extra_state(self) -> Any:
+        return self.extra
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = state
+
+
+def written(state: ReplicaState, folder: Path) -> ReplicaState:
+    """As another process reads it."""
+    state.write(folder)
+    return read_state(folder)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("extra", [{"seen": 3, "shape": (2, [1]), 5: None}, "calibrated", None, torch.ones(3)])
+def test_a_models_extra_state_comes_back(extra: Any, nested: bool, tmp_path: Path) -> None:
+    layers = Counting(extra), Counting(torch.zeros(1))
+    source, model = [nn.Sequential(layer) if nested else layer for layer in layers]
+    state = written(kept(SGD(source.parameters()), source), tmp_path)
+    apply_model(state, model, "checkpoint x")
+    assert torch.equal(layers[1].extra, extra) if isinstance(extra, torch.Tensor) else layers[1].extra == extra
+    assert state.lost == ()
+
+
+def test_an_extra_state_that_is_no_plain_value_is_said_and_costs_nothing_else() -> None:
+    source, model = Counting(open), Counting("own")
+    state = kept(SGD(source.parameters()), source)
+    assert state.lost == (
+        "_extra_state is or has a builtin_function_or_method, which a checkpoint cannot keep; it begins anew after one",
+    )
+    apply_model(state, model, "checkpoint x")
+    assert (model.extra, model.weight.tolist()) == ("own", source.weight.tolist())
+
+
+def test_an_extra_state_of_another_model_is_refused() -> None:
+    source = Counting("calibrated")
+    with pytest.raises(UsageError, match="made with another model: _extra_state is kept there and missing here"):
+        apply_model(kept(SGD(source.parameters()), source), nn.Linear(2, 1), "checkpoint x")
+
+
+def test_settings_of_a_group_come_back_as_they_were(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    rows = {"betas": [0.5, 0.25], "names": ["a", "b"], "plan": {"warm": (1, [2, None])}, "scale": np.float32(0.5)}
+    source, anew = (Adam([{"params": list(model.parameters()), **more}]) for more in (rows, dict.fromkeys(rows)))
+    anew.param_groups[0]["betas"] = [0.0, 0.0]
+    state = written(kept(source, model), tmp_path)
+    apply_optimizer(state, model, anew)
+    assert {key: anew.param_groups[0][key] for key in rows} == rows
+    assert overruled(state, source, "checkpoint x") == []
+    assert state.lost == ()
+
+
+def test_a_setting_that_is_a_tensor_keeps_its_place_and_type(tmp_path: Path) -> None:
+    model, rows = nn.Linear(2, 1), (torch.tensor(0.5), torch.tensor(0.25))
+    source = Adam(model.parameters(), betas=rows, foreach=False)
+    source.param_groups[0]["scales"] = torch.ones(3)
+    state = written(kept(source, model), tmp_path)
+    anew = Adam(model.parameters(), betas=(torch.tensor(0.0, dtype=torch.float64), torch.tensor(0.0)), foreach=False)
+    anew.param_groups[0]["scales"] = torch.zeros(3, dtype=torch.float64)
+    assert [line.split(" of checkpoint x ")[0] for line in overruled(state, anew, "checkpoint x")] == [
+        "betas (tensor(0.5000, dtype=torch.float64), tensor(0.2500))",
+        "scales [1.0, 1.0, 1.0]",
+    ]
+    apply_optimizer(state, model, anew)
+    first, second = anew.param_groups[0]["betas"]
+    assert (float(first), first.dtype, float(second)) == (0.5, torch.float64, 0.25)
+    assert torch.equal(anew.param_groups[0]["scales"], torch.ones(3, dtype=torch.float64))
+
+
+def test_what_of_an_optimizer_is_no_plain_value_is_said() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["filter"] = kept
+    optimizer.state[model.weight]["rows"] = {"seen": [1, 2]}
+    optimizer.state[model.bias]["rows"] = {1, 2}
+    state = kept(optimizer, model)
+    assert state.lost == (
+        "bias/rows of the optimizer is or has a set, which a checkpoint cannot keep; it begins anew after one",
+        "filter of the optimizer is or has a function, which a checkpoint cannot keep; it begins anew after one",
+    )
+    optimizer.state.clear()
+    apply_optimizer(state, model, optimizer)
+    assert optimizer.state[model.weight]["rows"] == {"seen": [1, 2]}

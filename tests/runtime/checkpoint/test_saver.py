@@ -109,6 +109,19 @@ class Odd:
         """Nothing is read back."""
 
 
+def test_what_a_checkpoint_is_without_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, told = make_model(), Mock()
+    optimizer = make_optimizer(model, lr=0.1)
+    optimizer.param_groups[0]["filter"] = {1, 2}
+    checkpoints = ReplicaCheckpoints(model, optimizer, str(tmp_path), told, says=False)
+    for number in (1, 2):
+        checkpoints.save(number, None)
+    checkpoints.wait()
+    assert [call.args[0].trouble for call in told.call_args_list] == ["", ""]
+    line = "filter of the optimizer is or has a set, which a checkpoint cannot keep; it begins anew after one"
+    assert capsys.readouterr().err == f"polyrhythm: {line}\n"
+
+
 def test_what_cannot_be_kept_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what nobody foresaw: the next checkpoint would wait for this one for ever."""
     model, told = make_model(), Mock()

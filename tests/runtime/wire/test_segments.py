@@ -54,12 +54,15 @@ def test_one_shard_keeps_the_tensors_of_the_model() -> None:
     ]
 
 
-def trained(kind: type[torch.optim.Optimizer], sizes: list[int]) -> tuple[FlatOptimizer, torch.Tensor]:
+def trained(
+    kind: type[torch.optim.Optimizer], sizes: list[int], idle: frozenset[int] = frozenset()
+) -> tuple[FlatOptimizer, torch.Tensor]:
     """An optimizer with some history, on groups of these sizes."""
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(sum(sizes), generator=generator)
     layout = FlatLayout.of(*({f"w{i}": torch.zeros(size)} for i, size in enumerate(sizes)))
     optimizer = FlatOptimizer(kind, {"lr": 0.01}, vector, layout)
+    optimizer.idle = idle
     for _ in range(3):
         optimizer.step(torch.randn(sum(sizes), generator=generator))
     return optimizer, vector
@@ -81,6 +84,28 @@ def test_a_state_cut_packed_unpacked_and_joined_is_the_same(kind: type[torch.opt
     joined = join_states(states, spans)
     assert torch.equal(torch.cat(parts), vector)
     assert joined.numbers == state.numbers
+    assert joined.vectors.keys() == state.vectors.keys()
+    for key, entry in state.vectors.items():
+        assert torch.equal(joined.vectors[key].values, entry.values)
+        assert joined.vectors[key].shapes == entry.shapes
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.NAdam])
+@pytest.mark.parametrize("idle", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 3])
+def test_groups_that_made_no_step_have_no_state_on_any_shard(
+    kind: type[torch.optim.Optimizer], idle: int, count: int
+) -> None:
+    """A shard may hold nothing else, and so have no state at all."""
+    sizes = [64, 64, 64]
+    optimizer, _ = trained(kind, sizes, frozenset({idle}))
+    state, spans, states = optimizer.state(), cut_spans(sizes, count), []
+    for span in spans:
+        shape, packed = pack_state(torch.empty(0), slice_state(state, sizes, span))
+        own = unpack_state(shape, packed, 0)[1]
+        states.append(OptimizerState({}, {}, own.absent) if len(own.absent) == len(span.pieces) else own)
+    joined = join_states(states, spans)
+    assert joined.absent == state.absent == {idle}
     assert joined.vectors.keys() == state.vectors.keys()
     for key, entry in state.vectors.items():
         assert torch.equal(joined.vectors[key].values, entry.values)

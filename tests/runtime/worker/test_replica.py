@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.server.shard import ParameterShard
+from polyrhythm.runtime.wire.segments import shape_of
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
 from polyrhythm.runtime.worker.optimizers import JointOptimizer
 from polyrhythm.runtime.worker.replica import ScriptReplica
@@ -164,6 +165,40 @@ def test_by_parameters_one_without_a_gradient_keeps_no_state() -> None:
     assert state.absent == {len(replica.parameters) - 1}
     replica.import_state(state, grouped=False)
     assert list(replica.optimizer.state) == replica.parameters[:-1]
+
+
+@pytest.mark.parametrize("name", ["NAdam", "ASGD", "Rprop"])
+def test_a_group_that_made_no_step_begins_anew_on_servers_and_back(name: str) -> None:
+    alone, first, last = (in_two_groups(name) for _ in range(3))
+    for replica in (alone, first):
+        step_first_group(replica, 0)
+    shard = ParameterShard(first.wire_layout, 0, 1, first.spec(), parse_compensation("none"), ())
+    state = first.export_state()
+    shard.check_state(shape_of(state))
+    shard.load(parameters(first), state, 1)
+    assert state.absent == shard.state().absent == {1}
+    last.scatter_parameters(parameters(first))
+    last.import_state(shard.state())
+    assert all(p not in last.optimizer.state for p in last.optimizer.param_groups[1]["params"])
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients(1)])
+    shard.apply([Push(flat, None, 0, 1.0)], 1.0, first.settings())
+    for replica in (alone, last):
+        make_steps(replica, range(1, 2))
+    torch.testing.assert_close(shard.vector, parameters(alone))
+    assert torch.equal(parameters(last), parameters(alone))
+
+
+def in_two_groups(name: str) -> ScriptReplica:
+    model = make_model()
+    first, _, last = model.children()
+    groups = [{"params": first.parameters()}, {"params": last.parameters()}]
+    return ScriptReplica(model, getattr(torch.optim, name)(groups, **OPTIMIZERS[name]))
+
+
+def step_first_group(replica: ScriptReplica, step: int) -> None:
+    for parameter, gradient in zip(replica.optimizer.param_groups[0]["params"], gradients(step), strict=False):
+        parameter.grad = gradient
+    replica.optimizer.step()
 
 
 def test_gradients_are_hidden_from_one_step_only() -> None:

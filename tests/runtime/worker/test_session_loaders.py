@@ -17,10 +17,10 @@ def begin_with(rank: int, arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"batch_size": "4"}, "batch_size must be a whole number but got '4'; give session.loader one, such as 4"),
-        ({"batch_size": None}, "batch_size must be a whole number but got None; give session.loader one"),
-        ({"batch_size": "4", "injection": (0.5, 0.5)}, "batch_size must be a whole number but got '4'"),
-        ({"batch_size": 4, "accumulate": 2.0}, "accumulate must be a whole number but got 2.0"),
+        ({"batch_size": "4"}, "batch_size must be a whole number of at least 1 but got '4'"),
+        ({"batch_size": None}, "batch_size must be a whole number of at least 1 but got None"),
+        ({"batch_size": "4", "injection": (0.5, 0.5)}, "batch_size must be a whole number of at least 1 but got '4'"),
+        ({"batch_size": 4, "accumulate": 2.0}, "accumulate must be a whole number of at least 1 but got 2.0"),
         ({"batch_size": 4, "num_worker": 2}, "session.loader takes no option 'num_worker': did you mean num_workers?"),
     ],
 )

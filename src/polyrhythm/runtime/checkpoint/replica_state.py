@@ -2,10 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,6 +19,9 @@ from polyrhythm.training.optimizer import number_keys, placed
 MODEL, OPTIMIZER, NUMBERS = "model.safetensors", "optimizer.safetensors", "numbers.json"
 VELOCITY = "outer.velocity"
 """Name of the outer optimizer's velocity among the optimizer's tensors."""
+
+EXTRA = "_extra_state"
+"""Torch's name, in a state_dict, of what a module keeps beside its tensors."""
 
 MOVED = ("lr", "momentum", "betas")
 """Settings that a scheduler changes as the training goes on; it keeps the script's own rate as `initial_lr`."""
@@ -37,12 +41,14 @@ class ReplicaState(NamedTuple):
     Args:
         model: parameters and buffers by the model's own names.
         optimizer: its state by parameter and key, and `VELOCITY` if there is one.
-        numbers: what of the optimizer's state are numbers, the settings of its groups, and what else is kept.
+        numbers: what of the optimizer's state are no tensors, the settings of its groups, and what else is kept.
+        lost: what cannot be kept, a line each.
     """
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     numbers: dict[str, Any]
+    lost: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> dict[str, FileMark]:
         """Write the files of a checkpoint, and wait until the disk has them.
@@ -77,22 +83,32 @@ def capture(
     model: nn.Module, optimizer: Optimizer, velocity: Tensor | None, kept: Mapping[str, Keepable]
 ) -> ReplicaState:
     """A copy of everything as it is now."""
-    tensors = {name: copied(value) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    whole, lost = model.state_dict(), list[str]()
+    tensors = {name: copied(value) for name, value in whole.items() if isinstance(value, Tensor)}
+    extra = plain_ones(((name, value) for name, value in whole.items() if not isinstance(value, Tensor)), lost)
     state = dict(optimizer_tensors(model, optimizer))
     if velocity is not None:
         state[VELOCITY] = copied(velocity)
-    scalars = {name: value for name, value in optimizer_entries(model, optimizer) if is_number(value)}
-    groups = [settings_of(group) for group in optimizer.param_groups]
-    others = {name: plain(name, one.state_dict()) for name, one in kept.items()}
-    numbers = {"optimizers": kinds_of(optimizer), "state": scalars, "groups": groups, "kept": others}
-    return ReplicaState(tensors, state, numbers)
+    entries = ((name, each) for name, each in optimizer_entries(model, optimizer) if not isinstance(each, Tensor))
+    scalars = plain_ones(((name, each) for name, each in entries if each is not None), lost, " of the optimizer")
+    groups = [settings_of(group, lost) for group in optimizer.param_groups]
+    others = {name: plain_object(name, one) for name, one in kept.items()}
+    numbers = {"optimizers": kinds_of(optimizer), "state": scalars, "groups": groups, "kept": others, "extra": extra}
+    return ReplicaState(tensors, state, numbers, tuple(dict.fromkeys(lost)))
 
 
 def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
     """Give the model what was kept; `where` says of which checkpoint, for messages."""
+    modules, extra = extra_states(model), dict(state.numbers.get("extra", {}))
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    for name in {**own, **state.model}:
-        ours, theirs = own.get(name), state.model.get(name)
+    own = {name: value for name, value in own.items() if name not in modules}
+    kept = {name: value for name, value in state.model.items() if name not in modules}
+    for name in extra.keys() - modules.keys():
+        raise UsageError(
+            f"{where} was made with another model: {name} is kept there and missing here; give another --checkpoint"
+        )
+    for name in {**own, **kept}:
+        ours, theirs = own.get(name), kept.get(name)
         if ours is None or theirs is None or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             raise UsageError(
                 f"{where} was made with another model: {name} is {shown(theirs)} there and {shown(ours)} here; "
@@ -100,7 +116,21 @@ def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
             )
     with torch.no_grad():
         for name, value in own.items():
-            value.copy_(state.model[name])
+            value.copy_(kept[name])
+    for name, module in modules.items():
+        if name in extra:
+            module.set_extra_state(revived(extra[name]))
+        elif name in state.model:
+            module.set_extra_state(state.model[name].clone())
+
+
+def extra_states(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules that take back what they keep beside their tensors, by its name in the state_dict."""
+    return {
+        f"{path}.{EXTRA}".removeprefix("."): module
+        for path, module in model.named_modules()
+        if type(module).set_extra_state is not nn.Module.set_extra_state
+    }
 
 
 def check_optimizer(state: ReplicaState, optimizer: Optimizer, where: str) -> None:
@@ -130,7 +160,7 @@ def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer)
     entries = list(kept_entries(state, parameters))
     single = number_keys(entries)
     for parameter, key, value in entries:
-        there = placed(value, parameter, key in single, optimizer) if isinstance(value, Tensor) else value
+        there = placed(value, parameter, key in single, optimizer) if isinstance(value, Tensor) else revived(value)
         optimizer.state[parameter][key] = there
     for group, settings in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: like(value, group[key]) for key, value in settings.items() if key in group})
@@ -149,9 +179,9 @@ def overruled(state: ReplicaState, optimizer: Optimizer, where: str) -> list[str
     lines = {}
     for group, settings in zip(optimizer.param_groups, state.numbers["groups"], strict=True):
         moved = MOVED if "initial_lr" in group and "initial_lr" in settings else ()
-        for name in settings.keys() & settings_of(group).keys() - {*moved}:
+        for name in settings.keys() & settings_of(group, []).keys() - {*moved}:
             kept, own = like(settings[name], group[name]), group[name]
-            if kept != own:
+            if plain(kept) != plain(own):
                 word = "lr" if name == "initial_lr" else name
                 lines[name] = f"{word} {shown_setting(kept)} of {where} holds; {shown_setting(own)} is overruled"
     return [lines[name] for name in sorted(lines)]
@@ -163,7 +193,7 @@ def shown_setting(value: Any) -> str:
     >>> shown_setting(0.1), shown_setting(torch.tensor(0.5)), shown_setting((0.9, 0.999)), shown_setting(False)
     ('0.1', '0.5', '(0.9, 0.999)', 'False')
     """
-    value = value.item() if isinstance(value, Tensor) else value
+    value = value.tolist() if isinstance(value, Tensor) else value
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -184,18 +214,32 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[
     return ((name, copied(value)) for name, value in optimizer_entries(model, optimizer) if isinstance(value, Tensor))
 
 
-def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a parameter group, such as its rate, which a script's scheduler may have changed."""
-    values = ((key, value.item() if isinstance(value, Tensor) else value) for key, value in group.items())
-    return {key: value for key, value in values if is_number(value) or is_pair(value)}
+def settings_of(group: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
+    """What a parameter group has beside its parameters, such as its rate, which a scheduler may have changed."""
+    values = ((key, value) for key, value in group.items() if key != "params" and value is not None)
+    return plain_ones(((key, one.item() if is_scalar(one) else one) for key, one in values), lost, " of the optimizer")
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, (bool, int, float))
+def plain_ones(values: Iterable[tuple[str, Any]], lost: list[str], whose: str = "") -> dict[str, Any]:
+    """Those values that can be kept, as JSON has them; `lost` gets a line for each other."""
+    found = {}
+    for name, value in values:
+        try:
+            found[name] = plain(value)
+        except TypeError as error:
+            lost.append(f"{name}{whose} is or has a {error}, which a checkpoint cannot keep; it begins anew after one")
+    return found
 
 
-def is_pair(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and bool(value) and all(map(is_number, value))
+def plain_object(name: str, one: Keepable) -> Any:
+    try:
+        return plain(one.state_dict())
+    except TypeError as error:
+        raise UsageError(f"{name} has a {error} in its state_dict, which a checkpoint cannot keep") from None
+
+
+def is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.dim()
 
 
 def copied(value: Tensor) -> Tensor:
@@ -204,33 +248,44 @@ def copied(value: Tensor) -> Tensor:
 
 
 def like(value: Any, own: Any) -> Any:
-    """A setting as the group has it: a pair as a tuple, a rate that is a tensor as one."""
-    if isinstance(own, Tensor):
-        return torch.full_like(own, value)
-    return tuple(value) if isinstance(value, list) else value
+    """A setting as the group has it: a pair as a tuple or a list, a rate that is a tensor as one."""
+    value = revived(value)
+    if isinstance(own, Tensor) and isinstance(value, (Tensor, int, float)):
+        return value.to(own) if isinstance(value, Tensor) else torch.full_like(own, value)
+    if is_scalar(value):
+        return value.item()
+    if isinstance(value, (list, tuple)) and isinstance(own, (list, tuple)):
+        parts = map(like, value, own) if len(value) == len(own) else value
+        return list(parts) if isinstance(own, list) else tuple(parts)
+    return value
 
 
 def shown(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def plain(name: str, value: Any) -> Any:
-    """A value as JSON has it; tensors, tuples and keys that are numbers are marked, so that they come back as such."""
+def plain(value: Any) -> Any:
+    """A value as JSON has it; tensors, tuples and keys that are numbers are marked, so that they come back as such.
+
+    Raises:
+        TypeError: with the kind of what has no such form.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor) and not value.is_complex():
         return {"tensor": value.tolist(), "type": str(value.dtype).removeprefix("torch.")}
     if isinstance(value, (list, tuple)):
-        parts = [plain(name, each) for each in value]
+        parts = [plain(each) for each in value]
         return parts if isinstance(value, list) else {"tuple": parts}
     if isinstance(value, Mapping):
-        return {"items": [[plain(name, key), plain(name, each)] for key, each in value.items()]}
-    kind = "complex tensor" if isinstance(value, Tensor) else type(value).__name__
-    raise UsageError(f"{name} has a {kind} in its state_dict, which a checkpoint cannot keep")
+        return {"items": [[plain(key), plain(each)] for key, each in value.items()]}
+    raise TypeError("complex tensor" if isinstance(value, Tensor) else type(value).__name__)
 
 
 def revived(value: Any) -> Any:
-    """What `plain` was given."""
+    """What `plain` was given; what is none of its marks stays as it is."""
     if isinstance(value, list):
         return [revived(each) for each in value]
     if not isinstance(value, dict):

@@ -60,6 +60,7 @@ class ReplicaCheckpoints:
         self._writing: threading.Thread | None = None
         self._read: ReplicaState | None = None
         self._where = ""
+        self._lost: set[str] = set()
         self._streams, self._between = b"", True
         self.kept: dict[str, Keepable] = {}
 
@@ -71,6 +72,8 @@ class ReplicaCheckpoints:
         except UsageError as error:
             self._tell(Saved(number, trouble=str(error)))
             return
+        say(*(line for line in state.lost if line not in self._lost))
+        self._lost |= {*state.lost}
         self._writing = threading.Thread(target=self._write, args=(number, state), name="polyrhythm-checkpoint")
         self._writing.start()
 

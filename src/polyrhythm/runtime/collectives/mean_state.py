@@ -43,7 +43,7 @@ def mean_state(
     Raises:
         GroupError: when a member is lost.
     """
-    shape, vectors = pack_state(torch.empty(0), own)
+    shape, vectors = pack_state(torch.empty(0), replace(own, absent=frozenset()))  # who has none may differ
     agreed = msgspec.msgpack.decode(share_bytes(generation, msgspec.msgpack.encode(shape), source), type=StateShape)
     elements, counted = packed_elements(agreed, 0), share if shape == agreed else 0.0
     flat = torch.zeros(elements + parameters, dtype=kind)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor
-from polyrhythm.core.driver import RAISED
+from polyrhythm.core.driver import may_raise
 from polyrhythm.core.misuse import raised
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError, SpecError, UsageError
@@ -102,7 +102,7 @@ class Stages:
         check_own_data(policy, job)
         try:
             policy.init(job.cluster(self._epochs))
-        except RAISED as error:
+        except may_raise() as error:
             raise raised(policy, error, "in init") from error
 
     def _check_servers(self, job: Job) -> None:
@@ -145,7 +145,7 @@ class Stages:
         before = supervisor.wanted(self.known)
         try:
             self.known = supervisor.observe(self.known, policy, event, decisions)
-        except RAISED as error:
+        except may_raise() as error:
             raise raised(supervisor, error, "in observe") from error
         if (wanted := supervisor.wanted(self.known)) != before:
             try:

@@ -104,7 +104,7 @@ class ParameterShard:
     def load(self, parameters: Tensor, state: OptimizerState, version: int) -> None:
         if self.memory is not None:
             self.memory.begin()
-        self.vector.copy_(parameters)
+        self._global.assign(parameters)
         self._optimizer.load_state(state)
         self._global.version = version
         if self.memory is not None:

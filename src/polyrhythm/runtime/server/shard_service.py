@@ -172,9 +172,7 @@ class ShardService:
         for buffers, buffer in freed:
             if buffers.memories:
                 buffers.memories[buffer].words[HELD] = 0
-        for buffers in self.all_buffers.values():
-            if buffers.waiting is not None:
-                self._answer(buffers)
+        self._answer_all()
 
     def drop(self, message: Drop) -> None:
         """Forget gradients, also those that are still to come."""
@@ -308,6 +306,11 @@ class ShardService:
         buffers.waiting = message
         self._answer(buffers)
 
+    def _answer_all(self) -> None:
+        for buffers in self.all_buffers.values():
+            if buffers.waiting is not None:
+                self._answer(buffers)
+
     def _answer(self, buffers: WorkerBuffers) -> None:
         assert self.shard is not None
         waiting = buffers.waiting
@@ -353,3 +356,4 @@ class ShardService:
         for other in self.all_buffers.values():
             other.remember(self.shard.vector)
         buffers.channel.send(Loaded(message.version))
+        self._answer_all()

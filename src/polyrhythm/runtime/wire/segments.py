@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from polyrhythm.runtime.wire.protocol import MeasuredStep
 from polyrhythm.runtime.wire.shard_protocol import Layout, StateShape
 from polyrhythm.training.flat import FlatLayout, Segment
 from polyrhythm.training.optimizer import OptimizerState, StateVector
+
+Value = TypeVar("Value")
 
 ALIGNMENT: Final = 16
 """A cut falls on a multiple of so many elements, 64 bytes, so that no cache line belongs to two shards."""
@@ -105,26 +107,42 @@ def slice_state(state: OptimizerState, sizes: Sequence[int], span: ShardSpan) ->
         key: tuple(dict(zip(groups, values, strict=True))[piece.group] for piece in span.pieces)
         for key, values in state.numbers.items()
     }
-    return OptimizerState(vectors, numbers)
+    absent = frozenset(place for place, piece in enumerate(span.pieces) if groups.index(piece.group) in state.absent)
+    return OptimizerState(vectors, numbers, absent)
 
 
 def join_states(states: Sequence[OptimizerState], spans: Sequence[ShardSpan]) -> OptimizerState:
     if len(states) == 1:
         return states[0]
     vectors = {}
-    for key in states[0].vectors:
-        by_group: dict[int, list[Tensor]] = {}
-        for state, span in zip(states, spans, strict=True):
-            for piece, part in zip(span.pieces, state.vectors[key].pieces(), strict=True):
-                by_group.setdefault(piece.group, []).append(part)
-        vectors[key] = joint([parts[0] if parts[0].dim() == 0 else torch.cat(parts) for parts in by_group.values()])
+    for key in dict.fromkeys(key for state in states for key in state.vectors):
+        shape = next(state.vectors[key].shapes[0] for state in states if key in state.vectors)
+        filled = [vector_pieces(state, key, span, single=not shape) for state, span in zip(states, spans, strict=True)]
+        parts = by_group(filled, spans)
+        vectors[key] = joint([part[0] if part[0].dim() == 0 else torch.cat(part) for part in parts])
     numbers: dict[str, tuple[float, ...]] = {}
-    for key in states[0].numbers:
-        values: dict[int, float] = {}
-        for state, span in zip(states, spans, strict=True):
-            values |= {p.group: value for p, value in zip(span.pieces, state.numbers[key], strict=True)}
-        numbers[key] = tuple(values.values())
-    return OptimizerState(vectors, numbers)
+    for key in dict.fromkeys(key for state in states for key in state.numbers):
+        values = [s.numbers.get(key, (0.0,) * len(span.pieces)) for s, span in zip(states, spans, strict=True)]
+        numbers[key] = tuple(each[-1] for each in by_group(values, spans))
+    gone = [[n in state.absent for n in range(len(span.pieces))] for state, span in zip(states, spans, strict=True)]
+    absent = frozenset(place for place, each in enumerate(by_group(gone, spans)) if all(each))
+    return OptimizerState(vectors, numbers, absent)
+
+
+def vector_pieces(state: OptimizerState, key: str, span: ShardSpan, single: bool) -> list[Tensor]:
+    """Of one entry; zeros if the shard has none, because no group of its own has made a step yet."""
+    if key in state.vectors:
+        return state.vectors[key].pieces()
+    return [torch.zeros(() if single else (piece.stop - piece.start,)) for piece in span.pieces]
+
+
+def by_group(values: Sequence[Sequence[Value]], spans: Sequence[ShardSpan]) -> list[list[Value]]:
+    """What the shards have for their pieces, joined by the group that these belong to."""
+    groups: dict[int, list[Value]] = {}
+    for own, span in zip(values, spans, strict=True):
+        for piece, value in zip(span.pieces, own, strict=True):
+            groups.setdefault(piece.group, []).append(value)
+    return list(groups.values())
 
 
 def joint(parts: Sequence[Tensor]) -> StateVector:
@@ -133,7 +151,7 @@ def joint(parts: Sequence[Tensor]) -> StateVector:
 
 def shape_of(state: OptimizerState) -> StateShape:
     shapes = {key: tuple(tuple(shape) for shape in vector.shapes) for key, vector in state.vectors.items()}
-    return StateShape(shapes, state.numbers)
+    return StateShape(shapes, state.numbers, tuple(sorted(state.absent)))
 
 
 def pack_state(parameters: Tensor, state: OptimizerState) -> tuple[StateShape, Tensor]:
@@ -153,7 +171,7 @@ def unpack_state(shape: StateShape, packed: Tensor, elements: int) -> tuple[Tens
         key: StateVector(value, tuple(torch.Size(piece) for piece in pieces))
         for (key, pieces), value in zip(shape.vectors.items(), values, strict=True)
     }
-    return parameters, OptimizerState(vectors, shape.numbers)
+    return parameters, OptimizerState(vectors, shape.numbers, frozenset(shape.absent))
 
 
 MEASURED = Struct("<?d?d")

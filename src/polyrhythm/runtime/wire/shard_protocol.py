@@ -162,10 +162,14 @@ class OptimizerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An optimizer's state without its numbers: shapes of each vector's pieces, and Python numbers by tensor."""
+    """An optimizer's state without its numbers: shapes of each vector's pieces, and Python numbers by tensor.
+
+    `absent` are the places of tensors that have no state yet, in order.
+    """
 
     vectors: dict[str, tuple[tuple[int, ...], ...]] = {}
     numbers: dict[str, tuple[float, ...]] = {}
+    absent: tuple[int, ...] = ()
 
 
 class Open(ShardMessage):

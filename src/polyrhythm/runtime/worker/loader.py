@@ -23,7 +23,7 @@ from polyrhythm.runtime.wire.recovery.resumption import Resumption
 from polyrhythm.runtime.wire.shard_protocol import LEAST_EVEN, NOT_IN_SHARES
 from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
-from polyrhythm.runtime.worker.refusals import check_dataset, check_options, check_seed
+from polyrhythm.runtime.worker.refusals import check_dataset, check_options
 from polyrhythm.training.data.fingerprint import content_of, digest, selection_of
 from polyrhythm.training.data.injection import parse_injection
 from polyrhythm.training.data.order import ShardedOrder
@@ -232,7 +232,6 @@ class SessionLoader(Generic[LoaderSample]):
     ) -> None:
         check_dataset(dataset)
         check_options(options)
-        check_seed(seed)
         if batch_size < 1 or accumulate < 1 or batch_size % accumulate:
             raise UsageError(
                 f"batch_size {batch_size} must be a positive multiple of accumulate, which is {accumulate}"

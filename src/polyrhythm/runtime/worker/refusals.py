@@ -1,10 +1,9 @@
 """What a session refuses of a script that uses it."""
 
 import inspect
-import operator
 import os
 from collections.abc import Mapping
-from numbers import Integral
+from threading import local
 from typing import Any, NoReturn
 
 from torch import nn
@@ -12,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
+from polyrhythm.core.arguments import MOST_SEED, whole_number
 from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -50,19 +50,43 @@ def refuse_shares(config: JobConfig) -> None:
         )
 
 
-def check_size(batch_size: object, accumulate: object) -> None:
+class ThreadSession(local):
+    """The process in which a thread has one open; a fork has none."""
+
+    process = 0
+
+
+OPEN = ThreadSession()
+
+
+def refuse_second() -> None:
+    """It would be a second job, or this rank once more in the same one."""
+    if OPEN.process == os.getpid():
+        raise UsageError(
+            "a session is open already; end its with block first, or give one session both models, as in "
+            "polyrhythm.session(torch.nn.ModuleList([a, b]), optimizer)"
+        )
+
+
+def note_session(opened: bool) -> None:
+    OPEN.process = os.getpid() if opened else 0
+
+
+def check_numbers(batch_size: object, accumulate: object, seed: object) -> None:
     # A DataLoader with a batch_size of None gives single samples, of which no step can be made here.
-    for name, value in (("batch_size", batch_size), ("accumulate", accumulate)):
-        if type(value) is bool or not isinstance(value, Integral):
-            raise UsageError(f"{name} must be a whole number but got {value!r}; give session.loader one, such as 4")
+    whole_number("batch_size", batch_size, 1)
+    whole_number("accumulate", accumulate, 1)
+    whole_number("seed", seed, 0, MOST_SEED)
 
 
-def check_seed(seed: Any) -> None:
-    """Refuse a seed of another kind; one of 1.5 would be cut off without a word."""
-    try:
-        operator.index(seed)
-    except TypeError:
-        raise UsageError(f"seed must be a whole number but got {seed!r}") from None
+def check_state(state: object) -> None:
+    """Refuse what a session's `state_dict` has not made."""
+    if not isinstance(state, Mapping):
+        raise UsageError(f"session state must be what state_dict gives but got {state!r}")
+    if not {"epoch", "policy"} <= set(state) <= {"epoch", "policy", "position"}:
+        has = ", ".join(sorted(map(str, state))) or "nothing"
+        raise UsageError(f"session state must have epoch and policy but has {has}; give what session.state_dict() gave")
+    whole_number("epoch of the session state", state["epoch"], -1)
 
 
 def check_options(options: Mapping[str, Any]) -> None:

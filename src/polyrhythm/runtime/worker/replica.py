@@ -29,7 +29,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
 from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.training import flat as flat_vectors
 from polyrhythm.training.flat import FlatLayout, local_part, part_of, split_buffers, trainable_parameters
-from polyrhythm.training.optimizer import OptimizerState, StateVector, checked, number_keys, placed
+from polyrhythm.training.optimizer import OptimizerState, StateVector, checked, is_stateless, number_keys, placed
 from polyrhythm.training.signals import squared_norm
 
 COMPUTING = ("params", "foreach", "fused", "capturable", "differentiable")
@@ -246,13 +246,13 @@ class ScriptReplica:
                 vectors[key] = StateVector(joint, tuple(tensor.shape for tensor in tensors))
             else:
                 numbers[key] = tuple(float(piece) for piece in pieces)
-        return OptimizerState(vectors, numbers, frozenset() if grouped else self._stateless)
+        return OptimizerState(vectors, numbers, self._absent(joins))
 
-    @property
-    def _stateless(self) -> frozenset[int]:
-        """Places in `parameters` of those that no step has changed yet."""
-        states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        return frozenset(place for place, state in enumerate(states) if all(value is None for value in state.values()))
+    def _absent(self, joins: bool) -> frozenset[int]:
+        """Places of groups, or else of parameters, that no step has changed yet."""
+        sets = self._groups if joins else [[parameter] for parameter in self.parameters]
+        stateless = (all(is_stateless(self.optimizer.state.get(p, {})) for p in each) for each in sets)
+        return frozenset(place for place, without in enumerate(stateless) if without)
 
     def import_state(self, state: OptimizerState, grouped: bool = True) -> None:
         self._types = {
@@ -262,10 +262,9 @@ class ScriptReplica:
             if isinstance(value, Tensor)
         }
         self.drop_state()
-        absent = {self.parameters[place] for place in state.absent}
-        pieces = {**{key: vector.pieces() for key, vector in state.vectors.items()}, **state.numbers}
-        spread = [(p, key, piece) for key, each in pieces.items() for p, piece in self._spread(each, grouped)]
-        single = number_keys(spread)
+        spread = [(p, key, piece) for key, each in state.entries() for p, piece in self._spread(each, grouped)]
+        single, count = number_keys(spread), len(self._groups if grouped and self.elementwise else self.parameters)
+        absent = {p for p, gone in self._spread([n in state.absent for n in range(count)], grouped) if gone}
         for parameter, key, piece in spread:
             if parameter not in absent:
                 self.optimizer.state[parameter][key] = self._local(parameter, key, piece, key in single)

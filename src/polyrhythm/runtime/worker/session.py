@@ -39,6 +39,7 @@ from polyrhythm.runtime.wire.config_sources import SESSION, same, session_argume
 from polyrhythm.runtime.wire.job_config import runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
+from polyrhythm.runtime.worker import refusals
 from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
@@ -50,7 +51,6 @@ from polyrhythm.runtime.worker.loader import Accumulation, LoaderTurns, SessionL
 from polyrhythm.runtime.worker.losses.guard import Guard
 from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
-from polyrhythm.runtime.worker.refusals import NOT_OPEN, check_size, refuse_parts, refuse_shares, refuse_step
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.worker import Worker
 from polyrhythm.training.compression import Compression, parse_compression
@@ -65,8 +65,8 @@ class Session:
     """One worker of a job, from ``with`` to its end; see `session`."""
 
     _trainings, _again = 0, False
-    _client: CoordinatorClient = NOT_OPEN
-    _worker: Worker = NOT_OPEN
+    _client: CoordinatorClient = refusals.NOT_OPEN
+    _worker: Worker = refusals.NOT_OPEN
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Session:
         arguments: Mapping[str, Any] = MappingProxyType({}),
         moving: Mapping[str, Tensor] | None = None,
     ) -> None:
-        refuse_parts(model, optimizer)
+        refusals.refuse_parts(model, optimizer)
         self._link = link = find_link(model)
         parts = model, optimizer
         self._replica = ScriptReplica(*parts, moving) if link is None else ShardedReplica(*parts, link, moving)
@@ -86,6 +86,7 @@ class Session:
         self._injector: Injector | None = None
 
     def __enter__(self) -> "Session":
+        refusals.refuse_second()
         tie_forks()
         EAR.listen()
         self.rank, address, arguments = find_coordinator(self._arguments, self._trainings)
@@ -94,7 +95,7 @@ class Session:
         self._exchange, config = self._make_exchange(), self._client.config
         self.world_size = self._link.place.groups if self._link else read_number("WORLD_SIZE", config.workers)
         check_groups(config, config.group_size if self._link else 0)
-        refuse_shares(config)
+        refusals.refuse_shares(config)
         self._replica.check_policy(parse_policy(config.policy))
         if self._replica.unservable and config.averaged_state == "average":
             raise UsageError(f"the optimizer's state cannot be averaged: {self._replica.unservable}")
@@ -113,6 +114,7 @@ class Session:
                 part.register_step_post_hook(self._after_step),
                 part.register_state_dict_pre_hook(lambda _: self._before_state_dict()),
             ]
+        refusals.note_session(opened=True)
         return self
 
     def _open_checkpoints(self) -> ReplicaCheckpoints | None:
@@ -129,6 +131,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        refusals.note_session(opened=False)
         for handle in self._handles:
             handle.remove()
         self._worker.close()
@@ -177,7 +180,7 @@ class Session:
                 a mini-batch has about `batch_size`. For policies under which workers make their steps together.
             options: further arguments of `torch.utils.data.DataLoader`, such as ``num_workers`` and ``collate_fn``.
         """
-        check_size(batch_size, accumulate)
+        refusals.check_numbers(batch_size, accumulate, seed)
         partition, injection = asked_data(self._client.config, self.rank, partition, injection)
         if injection is not None:
             batch_size = self._start_injection(injection, batch_size, seed)
@@ -304,10 +307,7 @@ class Session:
         Raises:
             UsageError: for a dict that `state_dict` has not made.
         """
-        if not isinstance(state, Mapping):
-            raise UsageError(f"session state must be what state_dict gives but got {state!r}")
-        if not {"epoch", "policy"} <= set(state) <= {"epoch", "policy", "position"}:
-            raise UsageError(f"session state must have epoch and policy but has {', '.join(sorted(state))}")
+        refusals.check_state(state)
         self._first_epoch = int(state["epoch"]) + 1
         self._turns.place = EpochPlace.of(state["position"]) if "position" in state else None
         policy, config = str(state["policy"]), self._client.config
@@ -334,7 +334,7 @@ class Session:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._worker.left:
             return
-        refuse_step(optimizer, args, kwargs)
+        refusals.refuse_step(optimizer, args, kwargs)
         self._accumulation.check()
         self._worker.before_step(self._accumulation.samples)
 

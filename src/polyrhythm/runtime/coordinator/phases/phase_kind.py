@@ -8,6 +8,7 @@ import math
 from typing import Any, ClassVar, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy
+from polyrhythm.core.driver import may_raise
 from polyrhythm.core.misuse import deadlocked
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, UsageError
@@ -74,7 +75,7 @@ class PhaseDriver(Driver):
             for worker, account in self.ledger.accounts.items():
                 clock = account.clock - self.untold[worker]
                 state, _ = self.policy.decide(state, Left(worker, now_s, clock, "finished"))
-        except Exception:  # of a policy that may be none of ours: it begins anew
+        except may_raise():  # of a policy that may be none of ours: it begins anew
             return None
         return None if self.silent else state
 
