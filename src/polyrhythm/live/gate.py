@@ -100,7 +100,7 @@ def refusal(method: str, headers: Headers, host: str) -> str:
         return "" if method in ("GET", "HEAD") else f"{method} is not used here"
     if headers.get("content-type", "").partition(";")[0] != "application/json":
         return "a request must be JSON and say so"
-    if "transfer-encoding" in headers:  # which beats the length, and may go on without end
+    if "transfer-encoding" in headers:  # its length counts instead, which nobody has said
         return "a request must come in one piece"
     length = headers.get("content-length", "")
     if not length.isdecimal() or len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
