@@ -54,7 +54,10 @@ def test_what_a_rank_stood_in_another_collective_is_no_work_of_its_own() -> None
 def test_steps_that_one_rank_lacks_are_left_out() -> None:
     ranks = marked(drawn(2, 10))
     short = RankMarks(1, "host1", "clock0.0", {k: v for k, v in ranks[1].steps.items() if k not in (0, 5)})
-    assert evidence_of("job", [ranks[0], short]).steps == 6
+    evidence = evidence_of("job", [ranks[0], short])
+    assert evidence.steps == 6
+    assert evidence.notes == ("3 of 9 steps were left out: not all ranks have them and the step before",)
+    assert evidence_of("job", ranks).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from polyrhythm.live.app import metrics_app
+from polyrhythm.live.app import metrics_app, page_app
 from polyrhythm.live.gate import MAX_BODY, Gate
+from polyrhythm.runtime.wire.protocol import Address
 
 HERE = {"host": "127.0.0.1:80"}
 JSON = {"content-type": "application/json", "content-length": "2", "host": "127.0.0.1:80"}
@@ -56,12 +57,26 @@ def test_with_the_key_the_application_answers_and_does_not_see_it() -> None:
 
 
 def test_metrics_need_no_key_and_are_for_no_other_site() -> None:
-    app = metrics_app(cast(Any, None), "127.0.0.1")
+    app = metrics_app(cast(Any, None), "secret", "127.0.0.1")
     assert ask("/", app=app)[:2] == (404, "The metrics are at /metrics.\n")
     for foreign in ({"host": "rebound.example"}, {**HERE, "sec-fetch-site": "cross-site"}):
         assert ask("/metrics", headers=foreign, app=app)[0] == 403
-    anywhere = metrics_app(cast(Any, None), "0.0.0.0")
-    assert ask("/", headers={"host": "node7:9000"}, app=anywhere)[0] == 404
+
+
+@pytest.mark.parametrize("given", [{}, {"authorization": "Bearer secre"}, {"authorization": "secret"}])
+def test_metrics_beyond_this_host_need_the_token(given: dict[str, str]) -> None:
+    app, host = metrics_app(cast(Any, None), "secret", "0.0.0.0"), {"host": "node7:9000"}
+    for path in ("/", "/metrics", "/secret/metrics"):
+        status, text, headers = ask(path, headers={**host, **given}, app=app)
+        assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert text == ("Beyond its host a job's metrics need its token: Authorization: Bearer $POLYRHYTHM_TOKEN.\n")
+    assert ask("/", headers={**host, "authorization": "Bearer secret"}, app=app)[0] == 404
+
+
+def test_the_page_leads_to_no_address_without_its_key() -> None:
+    app = page_app(cast(Any, None), Address("unix:@nobody", "job"), "secret", "127.0.0.1")
+    for path in ("/secret/state/", "/secret//", "/secret/page.css/"):
+        assert ask(path, app=app)[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -89,6 +104,7 @@ def test_without_the_key_there_is_nothing(path: str) -> None:
         ("POST", "/secret/switch", {**JSON, "content-type": "text/plain"}, "must be JSON"),
         ("POST", "/secret/switch", {**JSON, "content-length": str(MAX_BODY + 1)}, "at most 4096 bytes"),
         ("POST", "/secret/switch", {"host": "localhost", "content-type": "application/json"}, "must say its length"),
+        ("POST", "/secret/switch", {**JSON, "transfer-encoding": "chunked"}, "must come in one piece"),
         ("DELETE", "/secret/state", {"host": "localhost"}, "DELETE is not used here"),
     ],
 )

@@ -1,6 +1,7 @@
 """Kubeflow's TrainJob is told how far the job is."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -24,7 +25,7 @@ class Controller(HTTPServer):
 
     def __init__(self, answer: int = 200) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.answer = answer
+        self.answer, self.location = answer, ""
         self.messages: list[tuple[str, Any]] = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -36,6 +37,13 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.messages.append((self.headers["Authorization"], body))
         self.send_response(self.server.answer)
+        if self.server.location:
+            self.send_header("Location", self.server.location)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.messages.append((self.headers["Authorization"], None))
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
@@ -107,6 +115,72 @@ def test_what_cannot_be_sent_is_one_line(
     err = capfd.readouterr().err
     assert (err.count("\n"), said in err) == (1, True)
     assert controller.messages == []
+
+
+def sent(environment: dict[str, str]) -> None:
+    sink = TrainJobStatus(environment)
+    sink.see(status(), HALF, ())
+    sink.close()
+
+
+@pytest.mark.parametrize("answer", [301, 302, 303, 307, 308])
+def test_the_token_follows_no_redirect(
+    answer: int, controller: Controller, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = Controller()
+    controller.answer, controller.location = answer, f"http://127.0.0.1:{elsewhere.server_port}/taken"
+    sent(variables(controller, tmp_path))
+    elsewhere.shutdown()
+    elsewhere.server_close()
+    assert (len(controller.messages), elsewhere.messages) == (1, [])
+    err = capfd.readouterr().err
+    assert (err.count("\n"), f"HTTP Error {answer}" in err) == (1, True)
+
+
+def test_the_token_is_given_to_no_proxy_in_the_clear(
+    controller: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Controller()
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    sent(variables(controller, tmp_path))
+    proxy.shutdown()
+    proxy.server_close()
+    assert (len(controller.messages), proxy.messages) == (1, [])
+
+
+@pytest.mark.parametrize("answer", [b"what\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b""])
+def test_a_server_that_speaks_no_http_is_one_line(
+    answer: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        answering = threading.Thread(target=answer_with, args=(listening, answer))
+        answering.start()
+        token = tmp_path / "token"
+        token.write_text("secret\n")
+        sent({TRAINJOB_URL: f"http://127.0.0.1:{listening.getsockname()[1]}/", kubeflow.TOKEN: str(token)})
+        answering.join()
+    err = capfd.readouterr().err
+    assert (err.count("\n"), "TrainJob status at" in err) == (1, True)
+
+
+def answer_with(listening: socket.socket, answer: bytes) -> None:
+    connection, _ = listening.accept()
+    with connection:
+        while b"}}" not in connection.recv(1 << 16):
+            pass
+        connection.sendall(answer)
+
+
+def test_a_token_that_is_none_is_named_by_its_file(
+    controller: Controller, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment = variables(controller, tmp_path)
+    (tmp_path / "token").write_text("secret\nsecond")
+    sent(environment)
+    err = capfd.readouterr().err
+    assert (err.count("\n"), "is no token" in err, "secret" in err) == (1, True, False)
 
 
 def test_a_job_in_a_trainjob_is_followed() -> None:

@@ -72,6 +72,7 @@ def evidence_of(
     # A step begins where the one before it ends, so one whose predecessor is missing is left out.
     follows = np.flatnonzero(np.diff(numbers) == 1)
     starts = ends[:, follows]
+    made = len(set.union(*({*rank.steps} for rank in ordered))) - 1  # the first one has no beginning
     loading_s, pause_s, other_s = (
         table(ordered, numbers, name)[:, follows + 1] for name in ("loading_s", "pause_s", "other_s")
     )
@@ -91,6 +92,7 @@ def evidence_of(
         detail=details(ordered, [numbers[place + 1] for place in follows]),
         overlap=overlap,
         wall_s=float((ends[:, -1] - ends[:, 0]).mean()),
+        notes=left_out(made - len(follows), made),
     )
 
 
@@ -125,6 +127,15 @@ def common_steps(source: str, marks: Sequence[RankMarks]) -> list[int]:
             f"{len(fewest.steps)}), and no two that follow one another; give whole traces of the same steps"
         )
     return sorted(shared)
+
+
+def left_out(steps: int, made: int) -> tuple[str, ...]:
+    """
+    >>> left_out(0, 60), left_out(2, 60)
+    ((), ('2 of 60 steps were left out: not all ranks have them and the step before',))
+    """
+    why = "not all ranks have them and the step before"
+    return (f"{steps:,} of {made:,} steps were left out: {why}",) if steps else ()
 
 
 def table(marks: Iterable[RankMarks], numbers: list[int], name: str) -> StepTimes:

@@ -14,13 +14,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from polyrhythm.errors import PolyrhythmError, UsageError
-from polyrhythm.live.gate import Gate, OwnSite
+from polyrhythm.live.gate import Gate, OwnSite, WithToken
 from polyrhythm.live.metrics import MEDIA_TYPE, exposition
 from polyrhythm.live.pages import asset, live_page, saved_page
 from polyrhythm.live.reader import PERIOD_S, Reader
 from polyrhythm.policies import BUILT_IN, parse_loaded_policy
 from polyrhythm.policies._lib.completion import completions
 from polyrhythm.runtime.launch import control_client as steer
+from polyrhythm.runtime.wire.connection import is_loopback
 from polyrhythm.runtime.wire.control_protocol import DrainWorker, EndJob, RemoveWorker
 from polyrhythm.runtime.wire.protocol import MOST_SPEC, Address
 from polyrhythm.runtime.wire.shard_protocol import Rank
@@ -117,11 +118,13 @@ class Page:
 
 
 def page_app(reader: Reader, address: Address, key: str, host: str) -> ASGIApp:
-    return Gate(Starlette(routes=Page(reader, address).routes()), key, host)
+    app = Starlette(routes=Page(reader, address).routes())
+    app.router.redirect_slashes = False  # it would lead to an address without the key
+    return Gate(app, key, host)
 
 
-def metrics_app(reader: Reader, host: str) -> ASGIApp:
-    """What Prometheus reads; numbers only, so without a key."""
+def metrics_app(reader: Reader, key: str, host: str) -> ASGIApp:
+    """What Prometheus reads: numbers, which need the key where other hosts can ask for them."""
 
     async def metrics(_: Request) -> Response:
         return Response(exposition(*reader.latest), media_type=MEDIA_TYPE)
@@ -129,7 +132,8 @@ def metrics_app(reader: Reader, host: str) -> ASGIApp:
     async def elsewhere(_: Request) -> Response:
         return PlainTextResponse("The metrics are at /metrics.\n", 404)
 
-    return OwnSite(Starlette(routes=[Route("/metrics", metrics), Route("/", elsewhere)]), host)
+    app = Starlette(routes=[Route("/metrics", metrics), Route("/", elsewhere)])
+    return OwnSite(app, host) if is_loopback(host) else WithToken(app, key)
 
 
 def as_json(value: object, status: int = 200) -> Response:

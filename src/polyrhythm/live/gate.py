@@ -21,6 +21,8 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]*))(?::\d*)?", re.IGNORECASE)
 
 NEEDS_KEY = "This page needs its key: open the address that polyrhythm run has printed.\n"
 
+NEEDS_TOKEN = "Beyond its host a job's metrics need its token: Authorization: Bearer $POLYRHYTHM_TOKEN.\n"
+
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -55,6 +57,21 @@ class Gate:
             await self._app(inner, receive, with_headers(send))
 
 
+class WithToken:
+    """Lets those requests through that have the token in the header for it, as Prometheus sends it."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._right = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = Headers(scope=scope).get("authorization", "").encode() if scope["type"] == "http" else self._right
+        if hmac.compare_digest(given, self._right):
+            await self._app(scope, receive, send)
+        else:
+            headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
+            await PlainTextResponse(NEEDS_TOKEN, 401, headers)(scope, receive, send)
+
+
 class OwnSite:
     """Lets those requests through to an application that anybody may ask who names this host, and no other site."""
 
@@ -83,6 +100,8 @@ def refusal(method: str, headers: Headers, host: str) -> str:
         return "" if method in ("GET", "HEAD") else f"{method} is not used here"
     if headers.get("content-type", "").partition(";")[0] != "application/json":
         return "a request must be JSON and say so"
+    if "transfer-encoding" in headers:  # its length counts instead, which nobody has said
+        return "a request must come in one piece"
     length = headers.get("content-length", "")
     if not length.isdecimal() or len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
         return f"a request must say its length, of at most {MAX_BODY} bytes"

@@ -3,12 +3,12 @@
 https://github.com/kubeflow/trainer/tree/master/docs/proposals/2779-trainjob-progress
 """
 
+import http.client
 import math
 import os
 import ssl
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +31,16 @@ PERIOD_S = 5.0
 
 PATIENCE_S = 5.0
 """How long one may take."""
+
+MOST_SAID = 200
+"""Characters of what a server may have said."""
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Makes an error of a redirect: urllib would take the token along to wherever it leads."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
 class TrainJobStatus:
@@ -63,21 +73,38 @@ class TrainJobStatus:
             return
         try:
             self._post(msgspec.json.encode({"trainerStatus": trainer_status(view, time.time())}))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             if not self._failed:
                 self._failed = True
-                say(f"TrainJob status at {self._url}: {error}")
+                said = " ".join(str(error).split())[:MOST_SAID]
+                say(f"TrainJob status at {self._url}: {said or type(error).__name__}")
 
     def _post(self, body: bytes) -> None:
         parts = urlsplit(self._url)
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
             raise ValueError("it is not https, and nothing is sent")
-        with open(self._token, encoding="utf-8") as file:
-            headers = {"Authorization": f"Bearer {file.read().strip()}", "Content-Type": "application/json"}
-        context = ssl.create_default_context(cafile=self._certificate) if parts.scheme == "https" else None
-        request = urllib.request.Request(self._url, body, headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context):
+        headers = {"Authorization": f"Bearer {read_token(self._token)}", "Content-Type": "application/json"}
+        with opener(parts.scheme, self._certificate).open(
+            urllib.request.Request(self._url, body, headers), timeout=PATIENCE_S
+        ):
             pass
+
+
+def read_token(path: str) -> str:
+    """The token in a file; `http.client` would print one that is no header in its error."""
+    with open(path, encoding="utf-8") as file:
+        token = file.read().strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError(f"{path} ({TOKEN}) is no token: one line of ASCII characters")
+    return token
+
+
+def opener(scheme: str, certificate: str | None) -> urllib.request.OpenerDirector:
+    """Follows no redirect, and sends nothing that is not encrypted to a proxy."""
+    if scheme == "http":
+        return urllib.request.build_opener(NoRedirect, urllib.request.ProxyHandler({}))
+    context = ssl.create_default_context(cafile=certificate)
+    return urllib.request.build_opener(NoRedirect, urllib.request.HTTPSHandler(context=context))
 
 
 def trainer_status(view: JobView, at_s: float) -> dict[str, Any]:

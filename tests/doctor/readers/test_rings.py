@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from polyrhythm.doctor.readers.rings import read_rings
+from polyrhythm.doctor.watch import ring
 from polyrhythm.doctor.watch.ring import RingWriter
 from polyrhythm.errors import TraceError
 from tests.doctor.jobs import EXCHANGE_S, drawn
@@ -29,7 +30,7 @@ def test_what_the_watcher_kept_is_evidence(tmp_path: Path) -> None:
     assert evidence.own_s == pytest.approx(own_s[:, 2:], abs=1e-6)
     assert evidence.parts["data loading"] == pytest.approx(np.full((3, 38), LOADING_S))
     assert set(evidence.detail) == {"forward pass", "backward pass", "optimizer"}
-    assert (evidence.batch_size, evidence.hosts) == (16, ("a-host",) * 3)
+    assert (evidence.batch_size, evidence.hosts, evidence.notes) == (16, ("a-host",) * 3, ())
 
 
 def test_a_rank_that_left_no_ring_is_missed(tmp_path: Path) -> None:
@@ -40,3 +41,10 @@ def test_a_rank_that_left_no_ring_is_missed(tmp_path: Path) -> None:
 def test_ranks_that_were_not_seen_to_exchange_have_no_steps(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="2 ranks have joined a group, and no steps with an exchange were seen"):
         read_rings(written(tmp_path, drawn(2, 1)))
+
+
+def test_steps_that_a_long_job_has_written_over_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring, "CAPACITY", 25)
+    assert read_rings(written(tmp_path, drawn(2, 40))).notes == (
+        "a rank keeps its last 25 steps; the 14 before them are gone",
+    )

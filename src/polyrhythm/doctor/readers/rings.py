@@ -26,7 +26,15 @@ def read_rings(paths: Sequence[Path]) -> Evidence:
         batch_size=max(header.batch for header in headers) or None,
         world=max(header.ranks for header in headers),
     )
-    return replace(evidence, links=links_beside(paths, [(header.rank, header.host) for header in headers]))
+    links = links_beside(paths, [(header.rank, header.host) for header in headers])
+    return replace(evidence, links=links, notes=(*overwritten(rings), *evidence.notes))
+
+
+def overwritten(rings: Sequence[tuple[RingHeader, Sequence[RingRecord]]]) -> tuple[str, ...]:
+    """What a long job has written over in its rings."""
+    made = max(header.records for header, _ in rings)
+    kept = max(len(records) for _, records in rings)
+    return (f"a rank keeps its last {kept:,} steps; the {made - kept:,} before them are gone",) if made > kept else ()
 
 
 def marks_of(header: RingHeader, records: Sequence[RingRecord]) -> RankMarks:
