@@ -42,6 +42,15 @@ def test_the_choice_depends_on_seed_and_round_alone() -> None:
     assert len(chosen(everyone, 0.01, 0, 0)) == 1
 
 
+def test_a_job_that_goes_on_draws_as_if_it_had_not_stopped() -> None:
+    """After a switch or a death a new phase begins; it drew the first rounds' workers once more."""
+    policy = FedAvg(c=0.5, e=0.25)
+    whole = syncs(policy, ClusterScript(workers=8, total_samples=1600, dataset_samples=320, batch_size=2))
+    gone_on = policy.init(Cluster(8, 2, 1600, processed_samples=400, dataset_samples=320))
+    assert [policy.exchange(gone_on, tuple(range(8)))] == [whole[5][1]]
+    assert whole[5][1] != whole[0][1]
+
+
 def test_everybody_is_chosen_about_equally_often() -> None:
     counts = [sum(worker in chosen(range(8), 0.25, 0, number) for number in range(2_000)) for worker in range(8)]
     assert all(count == pytest.approx(500, rel=0.15) for count in counts)

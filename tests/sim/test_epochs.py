@@ -164,6 +164,13 @@ def test_who_dies_at_the_end_of_an_epoch_is_not_there_in_the_next(
     assert [event.workers for event, _ in log if isinstance(event, Joined)] == joined
 
 
+def test_who_has_come_back_between_epochs_may_go_again_before_the_next() -> None:
+    """It was taken off twice from those whose time counts."""
+    leaves = [Leave(worker=1, time_s=4.1, back_after_s=0.1), Leave(worker=1, time_s=4.3)]
+    result = simulate(msgspec.structs.replace(ALIKE, faults=Faults(leaves=leaves)), "asp")
+    assert (result.samples, result.steps_by_worker) == (12, {0: 10, 1: 2})
+
+
 def test_others_make_what_only_the_replica_had_of_one_that_dies_at_the_end() -> None:
     scenario = msgspec.structs.replace(ALIKE, faults=Faults(leaves=[Leave(worker=0, time_s=5.5)]))
     result = simulate(scenario, parse_policy("local:2"))

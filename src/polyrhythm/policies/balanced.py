@@ -21,6 +21,7 @@ from polyrhythm.core import (
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.barrier import Barrier
+from polyrhythm.policies._lib.dealing.contention import Transfers, transfers_after
 from polyrhythm.policies._lib.dealing.guard import GuardedStep, ShareGuard
 from polyrhythm.policies._lib.dealing.shares import better_shares
 from polyrhythm.policies._lib.dealing.step_time import SPREAD, StepTime, known_step_time
@@ -61,6 +62,7 @@ class BalancedState:
         steps: of those who wait, where something limits the shares.
         sizes: samples of the round before.
         least: smallest share, see `Cluster.least_share`.
+        transfers: of each worker, under equal shares and under unequal ones.
     """
 
     batch_size: int
@@ -78,6 +80,7 @@ class BalancedState:
     steps: WorkerMap[GuardedStep] = field(default_factory=WorkerMap)
     sizes: tuple[int, ...] = ()
     least: int = 1
+    transfers: WorkerMap[Transfers] = field(default_factory=WorkerMap)
 
 
 @dataclass(frozen=True)
@@ -189,12 +192,13 @@ class Balanced(Policy[BalancedState]):
             return state
         sizes = tuple(state.samples.get(worker) or 0 for worker in workers)
         dealt = tuple(state.dealt.get(worker) or state.batch_size for worker in workers)
+        steps, transfers = apart(steps, state.transfers, workers, uneven=len(set(sizes)) > 1)
         guard = guard.after(steps, time_s - state.released_s, delayed=dealt != sizes == state.sizes)
         times = [state.times.get(worker) or StepTime() for worker in workers]
         if all(time.steps >= LEARNED for time in times):
             whole = [step.whole_s for step in steps]
             guard = guard.foreseen(times, whole, state.batch_size, self.most, state.exchange_s, state.least)
-        return replace(state, guard=guard, sizes=sizes)
+        return replace(state, guard=guard, sizes=sizes, transfers=transfers)
 
     def _deal(self, state: BalancedState, workers: tuple[int, ...], time_s: float) -> tuple[BalancedState, Decisions]:
         """Start a round of these workers with the shares that are best now."""
@@ -300,6 +304,7 @@ def measured(state: BalancedState, report: Report) -> BalancedState:
         steps,
         state.sizes,
         state.least,
+        state.transfers,
     )
 
 
@@ -310,7 +315,21 @@ def guarded_step(report: Report, time: StepTime | None, batch_size: int) -> Guar
         whole_s *= batch_size / report.samples
     elif time is not None:
         whole_s *= time.computing_s(batch_size) / max(time.computing_s(report.samples), 1e-12)
-    return GuardedStep(report.step_s + transfer_s, whole_s + transfer_s)
+    return GuardedStep(report.step_s + transfer_s, whole_s + transfer_s, transfer_s)
+
+
+def apart(
+    steps: list[GuardedStep], transfers: WorkerMap[Transfers], workers: tuple[int, ...], uneven: bool
+) -> tuple[list[GuardedStep], WorkerMap[Transfers]]:
+    """Steps with the transfers that they would have had under equal shares, and what is known of transfers by now."""
+    now = zip(workers, (step.transfer_s for step in steps), strict=True)
+    transfers = transfers_after(transfers, now, uneven)
+    if not uneven:
+        return steps, transfers
+    extra = [(transfers.get(worker) or Transfers()).extra_s for worker in workers]
+    return [
+        step._replace(whole_s=step.whole_s - extra_s) for step, extra_s in zip(steps, extra, strict=True)
+    ], transfers
 
 
 def exchanged(state: BalancedState) -> BalancedState:

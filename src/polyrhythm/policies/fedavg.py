@@ -1,7 +1,7 @@
 """FedAvg: the replicas of a random share of the workers are averaged every so often; all adopt the result."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import ClassVar
 
@@ -57,7 +57,9 @@ class FedAvg(Rounds):
                 "policy fedavg counts its rounds in epochs, and nobody has said how many samples an epoch has; "
                 "give Cluster(dataset_samples=...), or use local:h, which counts steps"
             )
-        return super().init(cluster)
+        samples = self.steps(cluster, cluster.workers) * cluster.workers * cluster.batch_size
+        # Who goes on after a switch or a death draws others than the first rounds have drawn.
+        return replace(super().init(cluster), number=cluster.processed_samples // samples)
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the longest round, that of a single worker; a replica is never stale."""

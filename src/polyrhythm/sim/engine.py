@@ -364,7 +364,7 @@ class Engine:
         elif (lost := self.at_end.pop(leave.worker, None)) is not None:  # nobody is told: it is not live
             self.ledger.lose(len(lost))
             self._lose(leave.worker, lost, leave)
-            if isinstance(self.workload, MeetingWorkload):  # it has waited until now
+            if leave.worker in self.meter.live:  # it has waited until now, and has not just come back
                 self.meter.leave(leave.worker, self.calendar.now_s)
         self.end_epoch_if_over()
         self._call_back()

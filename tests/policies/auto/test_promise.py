@@ -2,6 +2,7 @@
 
 import random
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from polyrhythm.sim.engine import Engine
 from polyrhythm.sim.job import build_job
 from polyrhythm.sim.numerics import TimingOnly
 from polyrhythm.telemetry import Meter
+from tests.policies.auto.test_saved_time import ROUNDS as SERVED_ROUNDS
+from tests.policies.auto.test_saved_time import served
 
 RISK, ROUNDS, BATCH = 0.02, 90, 16
 CONSTANT = 0.6
@@ -86,6 +89,18 @@ def test_no_sample_comes_later_than_promised(number: int) -> None:
     round_s = bsp.times[-1] / ROUNDS
     for time_s, samples in zip(ours.times[1:], ours.samples[1:], strict=True):
         assert time_s <= (1 + RISK) * bsp.at(samples) + scenario.switch_cost_s + CONSTANT * round_s
+
+
+@pytest.mark.parametrize(
+    ("speeds", "message_s"), [((1.0, 2.0), 1.0), ((1.0, 1.5), 0.5), ((1.0, 1.0, 1.0, 2.0), 0.33), ((1.0, 5.0), 1.0)]
+)
+def test_nor_where_messages_that_come_together_are_slow(speeds: Sequence[float], message_s: float) -> None:
+    """Under equal shares the faster workers send while the slower ones compute."""
+    scenario = served(speeds, message_s)
+    ours, bsp = progress(scenario, "auto"), progress(scenario, "bsp")
+    round_s = bsp.times[-1] / SERVED_ROUNDS
+    for time_s, samples in zip(ours.times[1:], ours.samples[1:], strict=True):
+        assert time_s <= (1 + RISK) * bsp.at(samples) + CONSTANT * round_s
 
 
 def test_it_is_worth_it() -> None:

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
+from typing import NamedTuple
 
 from polyrhythm.core import Cancel, Decisions, Event, Joined, Left, Proceed, Report, Sync
 from polyrhythm.core.worker_map import WorkerMap
+from polyrhythm.policies._lib.dealing.contention import UNKNOWN, Transfers
 from polyrhythm.policies._lib.dealing.step_time import StepTime
 from polyrhythm.policies._lib.epochs import still_known
 from polyrhythm.policies.auto.outlook import StepView
@@ -22,6 +24,18 @@ EXCHANGES = 9
 """Latest exchanges whose median counts."""
 
 
+class LatestStep(NamedTuple):
+    """Samples, seconds, seconds with B samples, and of its transfers."""
+
+    samples: int = 0
+    step_s: float = 0.0
+    whole_s: float = 0.0
+    transfer_s: float = 0.0
+
+
+NO_STEP = LatestStep()
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerTimes:
     """One worker.
@@ -31,12 +45,21 @@ class WorkerTimes:
         time: of its steps.
         steps: seconds of its latest steps as if each had had B samples, oldest first.
         since_s: when its step in flight began; None while it waits.
+        latest: its latest step.
+        transfers: under equal shares and under unequal ones.
     """
 
     begun: int = 0
     time: StepTime = field(default_factory=StepTime)
     steps: tuple[float, ...] = ()
     since_s: float | None = None
+    latest: LatestStep = NO_STEP
+    transfers: Transfers = UNKNOWN
+
+    def exchanged(self, uneven: bool) -> "WorkerTimes":
+        """Its latest step was part of a round of all."""
+        transfers = self.transfers.after(self.latest.transfer_s, uneven)
+        return WorkerTimes(self.begun, self.time, self.steps, self.since_s, self.latest, transfers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +121,17 @@ class JobTimes:
 
     def _reported(self, report: Report, alone: bool) -> "JobTimes":
         worker, samples = report.worker, report.samples
-        seen = self.workers.get(worker) or WorkerTimes()
-        if seen.begun < UNTIMED:
-            seen = WorkerTimes(seen.begun + 1, seen.time, seen.steps)
+        seen, whole_s = self.workers.get(worker) or WorkerTimes(), report.step_s
+        begun, time, steps = seen.begun, seen.time, seen.steps
+        if begun < UNTIMED:
+            begun += 1
         else:
-            time = seen.time.after(samples, report.step_s)
-            whole_s = report.step_s
+            time = time.after(samples, report.step_s)
             if samples != self.batch_size:
                 whole_s *= time.expected_s(self.batch_size) / max(time.expected_s(samples), 1e-12)
-            seen = WorkerTimes(seen.begun, time, (*seen.steps[-ROWS + 1 :], whole_s))
+            steps = (*steps[-ROWS + 1 :], whole_s)
+        latest = LatestStep(samples, report.step_s, whole_s, report.transfer_s)
+        seen = WorkerTimes(begun, time, steps, None, latest, seen.transfers)
         message_s = self.message_s
         if alone:
             message_s = report.transfer_s if not message_s else message_s + (report.transfer_s - message_s) / 32
@@ -133,20 +158,24 @@ class JobTimes:
                 case Proceed(workers=workers):
                     for worker in workers:
                         if (one := seen.workers.get(worker)) is not None:
-                            one = WorkerTimes(one.begun, one.time, one.steps, time_s)
+                            one = WorkerTimes(one.begun, one.time, one.steps, time_s, one.latest, one.transfers)
                             seen = replace(seen, workers=seen.workers.set(worker, one))
                 case Cancel(workers=workers):
                     seen = seen._cancelled(workers, time_s)
         return seen
 
     def _exchanged(self, sync: Sync, time_s: float) -> "JobTimes":
-        """A round of all on the global parameters: what it took beyond its slowest step."""
+        """A round of all on the global parameters: what one of BSP would have taken beyond its slowest step."""
         whole = sync.what == "gradients" and len(sync.workers) == len(self.workers)
-        exchanges = self.exchanges
+        exchanges, workers = self.exchanges, self.workers
         if whole and self.round_s is not None:
-            exchanges = (*exchanges[-EXCHANGES + 1 :], max(0.0, time_s - self.round_s - self.slowest_s))
-        round_s = time_s if whole else None
-        return replace(self, exchanges=exchanges, slowest_s=0.0, round_s=round_s)
+            uneven = len({one.latest.samples for _, one in workers.items()}) > 1
+            for worker, one in workers.items():
+                workers = workers.set(worker, one.exchanged(uneven))
+            round_s = time_s - self.round_s
+            exchange_s = equal_exchange_s(workers, round_s) if uneven else round_s - self.slowest_s
+            exchanges = (*exchanges[-EXCHANGES + 1 :], max(0.0, exchange_s))
+        return replace(self, workers=workers, exchanges=exchanges, slowest_s=0.0, round_s=time_s if whole else None)
 
     @property
     def exchange_s(self) -> float:
@@ -164,7 +193,7 @@ class JobTimes:
             longer = [step_s for step_s in one.steps if step_s > had_s]
             likely_s = fmean(longer) if longer else had_s
             time = one.time if one.time.steps else one.time.after(self.batch_size, likely_s)
-            known = known.set(worker, WorkerTimes(one.begun, time, (*one.steps[-ROWS + 1 :], likely_s)))
+            known = known.set(worker, replace(one, time=time, steps=(*one.steps[-ROWS + 1 :], likely_s), since_s=None))
         return replace(self, workers=known)
 
     @property
@@ -212,3 +241,11 @@ LATE = 1.15
 
 NAMED = 6
 """Ranks that a line names."""
+
+
+def equal_exchange_s(workers: WorkerMap[WorkerTimes], round_s: float) -> float:
+    """What a round in unequal shares, which took so long, would have taken beyond its slowest step in equal ones."""
+    each = [(one.latest, one.transfers.extra_s) for _, one in workers.items()]
+    beyond_s = round_s - max(latest.step_s + latest.transfer_s for latest, _ in each)
+    bsp_s = max(latest.whole_s + latest.transfer_s - extra_s for latest, extra_s in each)
+    return bsp_s + beyond_s - max(latest.whole_s for latest, _ in each)

@@ -36,10 +36,11 @@ BEYOND_ROUNDS = 8
 
 
 class GuardedStep(NamedTuple):
-    """Seconds of a worker's step of this round, its transfers included, and what it would have taken with B samples."""
+    """Seconds of a worker's step of this round with its transfers, of the same with B samples, and of its transfers."""
 
     step_s: float
     whole_s: float
+    transfer_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
