@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.runtime.server.shard import warm_up
+from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 from tests.runtime.places import Place, place_in
 from tests.runtime.shard_bench import Bench, MakeBench
 
@@ -30,3 +31,24 @@ def make() -> Iterator[MakeBench]:
     yield bench
     for each in benches:
         each.close()
+
+
+@pytest.fixture(autouse=True)
+def recovery_memory_is_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test makes of it and leaves open is closed after it: a process of tests had 1,600 of them."""
+    made = list[RecoveryMemory]()
+    create, close = RecoveryMemory.create, RecoveryMemory.close
+
+    def noted(parts: int = 1) -> RecoveryMemory:
+        made.append(create(parts))
+        return made[-1]
+
+    def closed(memory: RecoveryMemory) -> None:
+        made[:] = [other for other in made if other.descriptors != memory.descriptors]
+        close(memory)
+
+    monkeypatch.setattr(RecoveryMemory, "create", noted)
+    monkeypatch.setattr(RecoveryMemory, "close", closed)
+    yield
+    for memory in made:
+        close(memory)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from polyrhythm.core import Proceed, replay
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.coordinator.coordinator import Coordinator
+from polyrhythm.runtime.wire.protocol import Bye, ToCoordinator
 from tests.runtime.fake_job import FakeJob, at_ticks
 
 POLICIES = [
@@ -328,3 +330,31 @@ def test_a_schedule_counts_what_was_processed_before_its_phase(tick: int) -> Non
     assert 0 < cluster.processed_samples < EPOCHS * job.samples
     late = cluster.processed_samples >= 0.3 * EPOCHS * job.samples
     assert start.exchange == ("replicas" if late else "gradients")
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local:3", "switch:bsp@0.5,asp"])
+def test_whether_all_stand_is_asked_once_for_each_message(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss also asks before it is seen whether that ends the epoch."""
+    asked, counts = list[int](), list[int]()
+    receive, ask = Coordinator.receive, Coordinator._go_on_if_standing
+
+    def counted(self: Coordinator, worker: int, message: ToCoordinator) -> None:
+        asked.append(0)
+        receive(self, worker, message)
+        if not isinstance(message, Bye):
+            counts.append(asked[-1])
+
+    def noted(self: Coordinator) -> None:
+        asked[-1:] = [count + 1 for count in asked[-1:]]
+        ask(self)
+
+    monkeypatch.setattr(Coordinator, "receive", counted)
+    monkeypatch.setattr(Coordinator, "_go_on_if_standing", noted)
+    processed_once(played(policy))
+    assert max(counts) == 1
+
+
+def played(policy: str) -> FakeJob:
+    job = FakeJob(policy, 3, 40, 4, EPOCHS, seed=0)
+    job.run({})
+    return job

@@ -143,6 +143,7 @@ class Coordinator:
             self._lost_while_stepping(worker, member, reason)
         self._go_on_if_standing()
         self._meet()
+        self._go_on_if_standing()
 
     def _forget(self, worker: int, reason: LeftReason) -> None:
         self.choice.lost(worker)
@@ -232,7 +233,6 @@ class Coordinator:
         elif not self._stepping and self._state.takes_waiting():
             self._stepping = True
             self._start_phase()
-        self._go_on_if_standing()
 
     def _begin_epoch(self) -> None:
         self.snapshots.lead(self.job.begin_epoch(self.snapshots.position), self.choice)
