@@ -64,7 +64,7 @@ class AdaptedScript(ScriptFacts):
     # -- what the script does ------------------------------------------------------------------------------------------
 
     def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        if self.dormant or loader not in self.loaders or not torch.is_grad_enabled():
+        if self.dormant or self.aside or loader not in self.loaders or not torch.is_grad_enabled():
             return self.loaders.read(loader)
         if self._training.is_over:
             self._train_again()
