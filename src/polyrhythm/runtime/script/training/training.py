@@ -23,6 +23,7 @@ from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.script_steps import ScriptSteps
 from polyrhythm.runtime.script.training.session import ScriptSession
 from polyrhythm.runtime.script.training.session_start import (
+    COPIED_OPTIMIZER,
     JOINED,
     MADE_LATE,
     NOT_FOUND,
@@ -188,6 +189,8 @@ class Training:
         """Whether this is one of the script's optimizers, which perhaps steps for the first time."""
         if optimizer in self.warm_up.optimizers:
             return True
+        if self.session is not None and optimizer in self._script.copied:
+            raise refuse(COPIED_OPTIMIZER)
         if optimizer not in self._script.optimizers:
             return False
         if self.session is not None:
