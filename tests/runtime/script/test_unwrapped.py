@@ -10,6 +10,7 @@ from tests.runtime.script.test_refusals import line_of
 REFUSED = {
     "copy": "a copy of a DistributedDataParallel, and a copy exchanges nothing here; wrap a copy of the module",
     "head": "the optimizer trains parameters outside of DistributedDataParallel",
+    "best": "an optimizer that is a copy of another steps within its training; keep copies of state_dict()",
     "probe": "an optimizer of an earlier training steps again",
 }
 

@@ -212,7 +212,15 @@ def patch_optimizers(script: AdaptedScript) -> None:
         original(self, *args, **kwargs)
         script.made_optimizer(self)
 
+    state_original = Optimizer.__setstate__
+
+    @functools.wraps(state_original)
+    def setstate(self: Optimizer, state: dict[str, Any]) -> None:
+        state_original(self, state)
+        script.copied_optimizer(self)
+
     Optimizer.__init__ = init  # type: ignore[method-assign]
+    Optimizer.__setstate__ = setstate  # type: ignore[method-assign]
     register_optimizer_step_pre_hook(script.before_step)
     register_optimizer_step_post_hook(script.after_step)
 

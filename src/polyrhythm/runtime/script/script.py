@@ -61,10 +61,19 @@ class AdaptedScript(ScriptFacts):
         if self._training.draws:
             self._train_again()
 
+    def copied_optimizer(self, optimizer: Optimizer) -> None:
+        """It comes of a copy or a file, or has loaded a state; a copy within a training may be one to keep."""
+        if asked_by_us() or optimizer in self.optimizers:
+            return
+        if self.session is None:
+            self.optimizers[optimizer] = None
+        else:
+            self.copied.add(optimizer)
+
     # -- what the script does ------------------------------------------------------------------------------------------
 
     def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        if self.dormant or loader not in self.loaders or not torch.is_grad_enabled():
+        if self.dormant or self.aside or loader not in self.loaders or not torch.is_grad_enabled():
             return self.loaders.read(loader)
         if self._training.is_over:
             self._train_again()

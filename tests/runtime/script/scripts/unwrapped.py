@@ -1,5 +1,8 @@
 # mypy: ignore-errors
-"""A script that trains what it has not wrapped: a ``copy`` of the wrapper, a ``head``, a ``probe`` between epochs."""
+"""A script that trains what it has not wrapped: a ``copy`` of the wrapper, a ``head``, a ``probe`` between epochs.
+
+Or the ``best`` copies of model and optimizer.
+"""
 
 import copy
 import sys
@@ -29,7 +32,8 @@ def probe():
         its_optimizer.step()
 
 
-for _ in range(2):
+best = None
+for _ in range(3):
     for batch in loader:
         optimizer.zero_grad()
         out = trained(batch)
@@ -37,4 +41,7 @@ for _ in range(2):
         optimizer.step()  # of the first training
     if WHAT == "probe":
         probe()
+    if WHAT == "best":
+        kept, best = best, copy.deepcopy((trained, optimizer))
+        trained, optimizer = kept or (trained, optimizer)
 dist.destroy_process_group()

@@ -4,6 +4,7 @@ import dis
 import gc
 import inspect
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain, cycle, islice
@@ -64,6 +65,8 @@ class Pass:
         """Whether ``itertools.cycle`` reads it, which gives the same mini-batches again once they are over."""
         self.goes_on = False
         """Whether it was begun within the loop around the steps, or by a generator that reads the loader in rounds."""
+        self.thread = 0
+        """In which a mini-batch was asked for last."""
         self.looked_up = ""
         """Where the script looks something up by the number of a mini-batch, if it does."""
 
@@ -110,6 +113,7 @@ class Pass:
                 next(self.source, None)
 
     def next_batch(self) -> Any:
+        self.thread = threading.get_ident()
         self._listener.before_batch(self)
         assert self.source is not None, "the listener has set it"
         try:

@@ -29,6 +29,7 @@ class ScriptFacts:
         lanes: the exchanges of its wrappers.
         trainings: that are over.
         trained_before: optimizers of these.
+        copied: optimizers that came of copies or files during a training.
         stalls: looks whether ranks wait for each other.
         files: that this rank writes in the place of the first one's.
     """
@@ -38,6 +39,7 @@ class ScriptFacts:
         self.dormant = self.follows = self.distributed = self.loads = False
         self.lanes: list[Lane] = []
         self.trainings = 0
+        self.copied: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.trained_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.schedules, self.stalls = schedules, Stalls(rank)
         self.optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()

@@ -42,6 +42,10 @@ COPIED = (
     "what is trained is a copy of a DistributedDataParallel, and a copy exchanges nothing here; wrap a copy of the "
     "module: DistributedDataParallel(copy.deepcopy(model.module))"
 )
+COPIED_OPTIMIZER = (
+    "an optimizer that is a copy of another steps within its training; keep copies of state_dict(), of the model "
+    "and of the optimizer, and load these"
+)
 UNWRAPPED = (
     "the optimizer trains parameters outside of DistributedDataParallel, which each rank would have for itself under "
     "torchrun; put them into the module that is wrapped"

@@ -23,6 +23,7 @@ from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.script_steps import ScriptSteps
 from polyrhythm.runtime.script.training.session import ScriptSession
 from polyrhythm.runtime.script.training.session_start import (
+    COPIED_OPTIMIZER,
     JOINED,
     MADE_LATE,
     NOT_FOUND,
@@ -87,10 +88,14 @@ class Training:
         return run.iterator()
 
     def before_batch(self, run: Pass) -> None:
+        if self.aside:
+            return
         self._stepping = None
         self._steps.before_batch(run)
 
     def given(self, run: Pass) -> None:
+        if self.aside:
+            return
         self._batches += 1
         if self._steps.own or run.by_generator:
             self._step_loop.reads(sys._getframe(1))
@@ -98,7 +103,8 @@ class Training:
         self._steps.given(run)
 
     def finished(self, run: Pass) -> None:
-        self._steps.finished(run)
+        if not self.aside:
+            self._steps.finished(run)
 
     # -- from the model to a step --------------------------------------------------------------------------------------
 
@@ -152,6 +158,8 @@ class Training:
         if self._stepping not in (None, optimizer) or not self._adopt(optimizer):
             return None
         self._thread = threading.get_ident()
+        if self.session is None:
+            self.warm_up.leave_out_aside(self._thread)
         self._step_loop.stepped(sys._getframe(1))
         self._handed.stepped(sys._getframe(1), self.warm_up.reads)
         self._pass_ends.stepped(sys._getframe(1))
@@ -181,6 +189,8 @@ class Training:
         """Whether this is one of the script's optimizers, which perhaps steps for the first time."""
         if optimizer in self.warm_up.optimizers:
             return True
+        if self.session is not None and optimizer in self._script.copied:
+            raise refuse(COPIED_OPTIMIZER)
         if optimizer not in self._script.optimizers:
             return False
         if self.session is not None:

@@ -83,6 +83,12 @@ class WarmUpSteps:
         self.passes.append(run)
         self.seen.read()
 
+    def leave_out_aside(self, thread: int) -> None:
+        """What another thread than this one of the steps reads is the script's own: nothing says when it is used."""
+        if self.run is not None and self.run.thread != thread:
+            self.run = None
+        self.passes = [each for each in self.passes if each.thread == thread]
+
     def _skip(self, run: Pass) -> None:
         """The GradScaler has found infinities, so that no step was made of what the script had before."""
         self._scaled, self._skipped = False, self._skipped + run.unstepped - 1
