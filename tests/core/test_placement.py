@@ -34,3 +34,11 @@ def test_a_probe_batch_is_evaluated_in_the_simulator_only() -> None:
     for spec in ("rlp:loss=probe", "switch:rlp:loss=probe@0.5,asp", "elastic:(rlp:loss=probe)"):
         with pytest.raises(PolicyError, match="cannot run on real workers: servers have the newest parameters"):
             runtime_placement(parse_policy(spec))
+
+
+@pytest.mark.parametrize("spec", ["switch:(auto:async)@0.5,asp", "switch:asp@0.5,(auto:drop=true)"])
+def test_a_part_that_chooses_others_is_refused_unless_one_placement_serves_all(spec: str) -> None:
+    """Nobody asks it there what it wants, so what it is allowed was never tried, without a word."""
+    assert runtime_placement(parse_policy("switch:auto@0.5,asp")) == "every_rank"
+    with pytest.raises(PolicyError, match="as a part of a sequence, where all that it chooses has one"):
+        runtime_placement(parse_policy(spec))

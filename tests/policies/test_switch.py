@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core import Cancel, Cluster, Entry, Event, Joined, Left, Proceed, Report, Settings, Sync
+from polyrhythm.core import Cancel, Cluster, Entry, Event, Joined, Left, Proceed, Report, Settings, Sync, all_stages
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import parse_policy
 from polyrhythm.testing import ClusterScript, ScriptPlayer
@@ -141,3 +141,23 @@ def test_who_has_finished_its_epoch_counts_among_the_workers_of_the_next_part() 
         state, _ = policy.decide(state, event)
     _, decisions = policy.decide(state, Report(1, 1, 4.0))
     assert decisions[-1] == Proceed((1,), settings=Settings(momentum=0.5))
+
+
+@pytest.mark.parametrize(
+    ("nested", "stages"),
+    [
+        ("switch:(switch:asp@0.3,(local:3))@0.6,bsp", "switch:asp@0.3,(local:3)@0.3,bsp"),
+        ("switch:bsp@0.5,(switch:asp@0.3,(local:3)@0.4,bsp)", "switch:bsp@0.5,(local:3)@0.2,bsp"),
+        ("switch:bsp@0.5,(switch:asp@0.3,(switch:asp@0.7,bsp))", "switch:bsp@0.5,asp@0.2,bsp"),
+        ("switch:(switch:bsp@0.8,asp)@0.5,(local:3)", "switch:bsp@0.5,(local:3)"),
+    ],
+)
+def test_a_sequence_within_a_sequence_is_its_stages(nested: str, stages: str) -> None:
+    """Real workers run each in a placement of its own; the inner sequence had one for all, and failed."""
+    cluster = Cluster(4, workload_samples=1000)
+    found, expected = (all_stages(parse_policy(spec), cluster) for spec in (nested, stages))
+    assert [(each.policy, round(each.end_samples, 6)) for each in found[:-1]] == [
+        (each.policy, round(each.end_samples, 6)) for each in expected[:-1]
+    ]
+    assert found[-1] == expected[-1]
+    assert all_stages(parse_policy("bsp"), cluster) == ()

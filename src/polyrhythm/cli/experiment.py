@@ -12,7 +12,7 @@ import typer
 
 from polyrhythm.cli.group import FAILED, INTERRUPTED
 from polyrhythm.cli.outputs import Outputs
-from polyrhythm.core import Cluster, Policy
+from polyrhythm.core import Cluster, Policy, all_stages
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.policies import SelSync, parse_policy
@@ -164,7 +164,7 @@ def check_optimizer(scenario: "Scenario") -> None:
 
 def check_policy(policy: Policy[Any], scenario: "Scenario") -> None:
     """Find a policy, or a part of a sequence, that can decide nothing in this scenario."""
-    parts = [policy, *(stage.policy for stage in policy.stages(Cluster(scenario.workers)))]
+    parts = [policy, *(stage.policy for stage in all_stages(policy, Cluster(scenario.workers)))]
     for part in parts:
         if isinstance(part, SelSync) and scenario.training is None:
             part.check_untrained()

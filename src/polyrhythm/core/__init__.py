@@ -12,6 +12,7 @@ from polyrhythm.core.policy import Policy as Policy
 from polyrhythm.core.policy import Stage as Stage
 from polyrhythm.core.policy import Supervisor as Supervisor
 from polyrhythm.core.policy import Traits as Traits
+from polyrhythm.core.policy import all_stages as all_stages
 from polyrhythm.core.spec import parse_spec as parse_spec
 from polyrhythm.core.trace import Entry as Entry
 from polyrhythm.core.trace import Header as Header

@@ -19,7 +19,7 @@ def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
     """
     if isinstance(policy, Supervisor):
         return runtime_placement(policy.wanted(policy.init(Cluster(1))))
-    if placements := [runtime_placement(stage.policy) for stage in policy.stages(Cluster(1))]:
+    if placements := [part_placement(stage.policy) for stage in policy.stages(Cluster(1))]:
         return placements[0]
     traits = policy.traits
     if traits.shares and not traits.steady:
@@ -47,3 +47,13 @@ def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
             "answer to its report; simulate it"
         )
     return "servers" if "gradients" in traits.exchanges else "coordinator"
+
+
+def part_placement(policy: Policy[Any]) -> RuntimePlacement:
+    """The same for a part of a sequence: one that chooses others is not asked there what it wants."""
+    if isinstance(policy, Supervisor) and policy.traits.placement != "clock":
+        raise PolicyError(
+            f"policy {policy.spec} cannot run on real workers as a part of a sequence, where all that it chooses has "
+            "one placement; let it lead the job, with the sequence as its `also`, or simulate it"
+        )
+    return runtime_placement(policy)

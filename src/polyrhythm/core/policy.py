@@ -296,6 +296,18 @@ class Stage:
     drops: bool = False
 
 
+def all_stages(policy: Policy[Any], cluster: Cluster) -> tuple[Stage, ...]:
+    """As `Policy.stages`, with the stages of a sequence within a sequence in its place, as far as its own goes."""
+    every: list[Stage] = []
+    for stage in policy.stages(cluster):
+        begin = every[-1].end_samples if every else 0.0
+        within = [each for each in all_stages(stage.policy, cluster) if each.end_samples > begin] or [stage]
+        earlier = [each for each in within if each.end_samples < stage.end_samples]
+        last = next(each for each in (*within, stage) if each.end_samples >= stage.end_samples)
+        every += [*earlier, replace(stage, policy=last.policy)]
+    return tuple(every)
+
+
 def text(value: Any) -> str:
     """A field's value as a spec writes it.
 

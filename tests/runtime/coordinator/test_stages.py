@@ -35,6 +35,8 @@ SEQUENCES = [
     "switch:esync@0.5,asp",
     "switch:asp@0.3,(k-async:2)@0.3,bsp,late=drop",
     "switch:esync@0.5,asp,late=drop",
+    "switch:(local:4)@0.5,(switch:(k-sync:2)@0.7,(selsync:0.05))",
+    "switch:(switch:asp@0.3,(local:3))@0.6,bsp,late=drop",
 ]
 
 

@@ -11,8 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+<<<<<<< HEAD
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor
 from polyrhythm.core.driver import may_raise
+=======
+from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor, all_stages
+from polyrhythm.core.driver import RAISED
+>>>>>>> mend-auto
 from polyrhythm.core.misuse import raised
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError, SpecError, UsageError
@@ -106,9 +111,9 @@ class Stages:
             raise raised(policy, error, "in init") from error
 
     def _check_servers(self, job: Job) -> None:
-        stages = [stage.policy for stage in self.policy.stages(job.cluster(self._epochs))] or [self.stage(job).policy]
+        stages = all_stages(self.policy, job.cluster(self._epochs)) or (self.stage(job),)
         told = [member.ready.terms.get(NOT_ON_SERVERS) for member in job.members.values() if member.ready is not None]
-        if any(told) and any(runtime_placement(policy) == "servers" for policy in stages):
+        if any(told) and any(runtime_placement(stage.policy) == "servers" for stage in stages):
             raise PolicyError(f"policy {self.policy.spec} runs on parameter servers, but {next(filter(None, told))}")
 
     def stage(self, job: Job) -> Stage:
@@ -117,7 +122,7 @@ class Stages:
             if self.known is None:
                 self.known = begun(policy, cluster, job)
             policy = policy.wanted(self.known)
-        stages = policy.stages(cluster)
+        stages = all_stages(policy, cluster)
         return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(policy))
 
     def wants(self, job: Job, policy: Policy[Any]) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from polyrhythm.core import Cluster, Policy
+from polyrhythm.core import Cluster, Policy, all_stages
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.runtime.wire.protocol import Term
@@ -105,7 +105,7 @@ class ScriptReplica:
 
     def check_policy(self, policy: Policy[Any]) -> None:
         """Refuse a policy that needs servers, if they cannot make the steps of this model."""
-        stages = [stage.policy for stage in policy.stages(Cluster(1))] or [policy]
+        stages = [stage.policy for stage in all_stages(policy, Cluster(1))] or [policy]
         why = self.terms.get(NOT_ON_SERVERS)
         if why and any(runtime_placement(stage) == "servers" for stage in stages):
             raise UsageError(

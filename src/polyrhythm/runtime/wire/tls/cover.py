@@ -4,7 +4,7 @@ import os
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-from polyrhythm.core import Cluster, Policy
+from polyrhythm.core import Cluster, Policy, all_stages
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.wire.tls.files import CA, CERT, KEY, TlsFiles
@@ -35,7 +35,7 @@ def check_cover(policy: Policy[Any]) -> None:
     Raises:
         PolicyError: if it goes from worker to worker, over gloo or NCCL.
     """
-    stages = [stage.policy for stage in policy.stages(Cluster(1))] or [policy]
+    stages = [stage.policy for stage in all_stages(policy, Cluster(1))] or [policy]
     if covered() and any(runtime_placement(stage) != "servers" for stage in stages):
         raise PolicyError(
             f"policy {policy.spec} exchanges from worker to worker over gloo or NCCL, which TLS does not cover; "
