@@ -11,13 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-<<<<<<< HEAD
-from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor
-from polyrhythm.core.driver import may_raise
-=======
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor, all_stages
-from polyrhythm.core.driver import RAISED
->>>>>>> mend-auto
+from polyrhythm.core.driver import may_raise
 from polyrhythm.core.misuse import raised
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError, SpecError, UsageError
