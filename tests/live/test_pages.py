@@ -5,7 +5,8 @@ import re
 
 from polyrhythm.live.history import JobHistory
 from polyrhythm.live.model import view_of
-from polyrhythm.live.pages import asset, live_page, saved_page
+from polyrhythm.live.pages import asset, live_page, saved_page, work_page
+from polyrhythm.live.work.board import WorkBoard
 from tests.live.statuses import event, status
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -39,3 +40,10 @@ def test_the_live_page_asks_its_own_host_only() -> None:
     page = live_page("fruit") + asset("page.css") + asset("page.js")
     assert not re.search(r"https?://", page)
     assert 'option value="ssp"' in page
+
+
+def test_without_script_a_page_says_where_else_to_look() -> None:
+    said = "<noscript><p>This page needs JavaScript, which is off here. In a terminal: polyrhythm top JOB"
+    assert said in live_page("fruit")
+    assert said in saved_page("fruit", view_of(status()), [])
+    assert "off here. The terminal shows the same.</p>" in work_page(WorkBoard("search").view(), False)

@@ -58,3 +58,17 @@ def test_who_asks_again_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "WAIT_S", 0.1)
     kept = asyncio.run(crowd(ASKED + ASKED))[0]
     assert kept.count(b"200 OK") == 2
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("said", [CHUNKED + b"no chunk\r\n", BEGUN + b"}\r\n" + ASKED, b"no request\r\n\r\n"])
+def test_a_body_that_is_none_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], said: bytes
+) -> None:
+    monkeypatch.setattr(serving, "WAIT_S", 0.1)
+    *kept, answer = asyncio.run(crowd(said))
+    assert all(b"400 Bad Request" in text for text in kept)
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert "Traceback" not in capfd.readouterr().err

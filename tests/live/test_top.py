@@ -9,11 +9,13 @@ import subprocess
 import sys
 import termios
 import time
+import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from polyrhythm.live.top import pressed
 from polyrhythm.runtime.launch import control_client as steer
 from tests.runtime.jobs import job
 
@@ -102,6 +104,22 @@ def test_it_needs_no_colours_and_says_how_a_job_has_ended() -> None:
         assert "\x1b[31m" not in terminal.shown
         terminal.press("q")
         assert terminal.process.wait(LIMIT_S) == 0
+
+
+def test_keys_that_come_at_once_are_pressed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    tty.setcbreak(theirs)
+    with open(theirs, encoding="utf-8") as stdin, open(ours, "wb", buffering=0) as keys:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        keys.write(b"s\xc3q")
+        assert [pressed(LIMIT_S) for _ in range(3)] == ["s", "\xc3", "q"]
+        assert pressed(0.0) == ""
+
+
+def test_a_terminal_that_is_gone_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert pressed(LIMIT_S) == "\x04"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,13 @@ def colours() -> str:
     return f":root {{ --compute: {COLOURS[0]}; --transfer: {COLOURS[1]}; --wait: {NEUTRAL}; --mark: {COLOURS[4]}; }}\n"
 
 
+WITHOUT_SCRIPT = {
+    "page": "In a terminal: polyrhythm top JOB, or polyrhythm ctl JOB.",
+    "work": "The terminal shows the same.",
+}
+"""Where else one sees what a page shows."""
+
+
 def live_page(job: str) -> str:
     return render("page", None, job, policies=completions("", BUILT_IN))
 
@@ -51,4 +58,6 @@ def render(name: str, kept: object | None, title: str, **more: object) -> str:
     """A page; what is kept in it cannot end the script that holds it."""
     data = None if kept is None else msgspec.json.encode(kept).decode().replace("<", "\\u003c")
     template = pages("polyrhythm.live", "static").get_template(f"{name}.html.j2")
-    return template.render(title=title, data=data, asset=asset, script=f"{name}.js", **more)
+    return template.render(
+        title=title, data=data, asset=asset, script=f"{name}.js", without_script=WITHOUT_SCRIPT[name], **more
+    )

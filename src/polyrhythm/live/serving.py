@@ -6,7 +6,8 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 WAIT_S = 10.0
@@ -24,6 +25,16 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._looking.cancel()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Nobody else answers a request whose body is none: h11 would raise, and uvicorn print a traceback."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+        super().send_400_response(msg)
 
     def _look(self) -> None:
         request = self.cycle
@@ -43,8 +54,13 @@ class Server(uvicorn.Server):
 
 async def answer(app: ASGIApp, sock: socket.socket, most: int) -> None:
     """Serve until cancelled."""
+
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientDisconnect):  # nobody is there to be answered
+            await app(scope, receive, send)
+
     config = uvicorn.Config(
-        app,
+        answering,
         log_level="error",
         access_log=False,
         lifespan="off",

@@ -1,6 +1,7 @@
 """`polyrhythm top JOB`: the job in a terminal, with keys to switch its policy and to drain or kill a worker."""
 
 import contextlib
+import os
 import readline
 import select
 import sys
@@ -95,9 +96,12 @@ def act(live: Live, console: Console, controller: Controller, key: str, by: str)
 
 
 def pressed(timeout_s: float | None) -> str:
-    """The key that was pressed meanwhile, or nothing."""
+    """The key that was pressed meanwhile, or nothing; Ctrl-D where the terminal is gone."""
     ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
-    return sys.stdin.read(1) if ready else ""
+    if not ready:
+        return ""
+    # Not from the buffer of `sys.stdin`: it would take keys that come at once, and `select` and readline miss the rest.
+    return os.read(sys.stdin.fileno(), 1).decode("latin-1") or "\x04"
 
 
 @contextlib.contextmanager

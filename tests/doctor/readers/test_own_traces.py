@@ -1,3 +1,4 @@
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polyrhythm.cli.app import app
-from polyrhythm.core import Trace
+from polyrhythm.core import Cluster, Entry, Header, Joined, Left, Proceed, Report, Trace
 from polyrhythm.doctor.culprits import culprits
 from polyrhythm.doctor.readers import own_traces
 from polyrhythm.doctor.readers.own_traces import evidence_of_trace, read_own
@@ -50,7 +51,10 @@ def test_times_of_a_step_add_up_to_the_job(tmp_path: Path) -> None:
 def test_under_an_asynchronous_policy_nobody_waits_in_an_exchange(tmp_path: Path) -> None:
     evidence = read_own([traced(tmp_path, slow_s=0.2, policy="asp")])
     assert not evidence.synchronous
-    assert evidence.notes == ("under asp nobody waits in each step: what is lost is what bsp would lose",)
+    assert evidence.notes == (
+        "72 of 177 steps were left out: others made none beside them",
+        "under asp nobody waits in each step: what is lost is what bsp would lose",
+    )
     assert not evidence.communication_s.any()
     assert [one.rank for one in culprits(evidence)[0]] == [2]
 
@@ -69,11 +73,82 @@ def test_a_trace_of_one_worker_is_refused(tmp_path: Path) -> None:
         read_own([path])
 
 
-def test_a_trace_that_is_cut_off_names_its_line(tmp_path: Path) -> None:
+def test_of_a_trace_whose_last_line_is_cut_off_the_others_count(tmp_path: Path) -> None:
+    path = traced(tmp_path, slow_s=0.15)
+    text = path.read_text(encoding="utf-8")
+    whole = read_own([path])
+    path.write_text(text + text.splitlines()[-1][:30], encoding="utf-8")
+    evidence = read_own([path])
+    assert evidence.notes == (f"the last line of {path.name} is cut off (was the job killed?): the others count",)
+    assert evidence.own_s == pytest.approx(whole.own_s)
+
+
+def test_a_line_that_is_cut_off_before_the_last_is_refused(tmp_path: Path) -> None:
     path = traced(tmp_path)
-    path.write_text(path.read_text(encoding="utf-8")[:-30], encoding="utf-8")
-    with pytest.raises(TraceError, match=r"not JSON .*; was the trace cut off\?"):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([*lines[:9], lines[9][:-30], *lines[10:]]) + "\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=r":10: not JSON .*; was the trace cut off\?"):
         read_own([path])
+
+
+@pytest.mark.parametrize("begun", ["", '{"format":1,"pol'])
+def test_a_phase_that_had_hardly_begun_hides_no_other(begun: str, tmp_path: Path) -> None:
+    path, empty = traced(tmp_path), tmp_path / "a.jsonl"
+    empty.write_text(begun, encoding="utf-8")
+    assert read_own([empty, path]).notes == ("1 shorter phases of the folder were left out",)
+    with pytest.raises(TraceError, match=r"a\.jsonl:1: not JSON"):
+        read_own([empty])
+
+
+def test_traces_of_two_jobs_are_not_mixed(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.jsonl" for name in ("one-phase-0", "one-phase-1", "two-phase-0")]
+    for path in paths:
+        Trace(Header("bsp", Cluster(2), {"job": path.name[:3]}), together([0.1, 0.1], 30)).save(path)
+    assert read_own(paths[:2]).notes == ("1 shorter phases of the folder were left out",)
+    with pytest.raises(TraceError, match=r"has traces of 2 jobs \(one, two\); give a folder with those of one"):
+        read_own(paths)
+
+
+def together(
+    seconds: Sequence[float], rounds: int, at_s: float = 0.0, smaller: Collection[tuple[int, int]] = ()
+) -> tuple[Entry, ...]:
+    """Rounds in which workers take so many seconds each and meet; `smaller` are rounds and workers of less samples."""
+    everyone = tuple(range(len(seconds)))
+    entries: list[Entry] = [Entry(Joined(everyone, at_s), (Proceed(everyone),))]
+    for number in range(rounds):
+        order = sorted(everyone, key=lambda worker: seconds[worker])
+        for worker in order:
+            samples = 1 if (number, worker) in smaller else 4
+            last = worker == order[-1]
+            report = Report(worker, number + 1, at_s + seconds[worker], samples, seconds[worker])
+            entries.append(Entry(report, (Proceed(everyone),) if last else ()))
+        at_s += max(seconds)
+    return tuple(entries)
+
+
+def test_steps_are_compared_with_those_that_began_with_them() -> None:
+    trace = Trace(Header("bsp", Cluster(2)), together([0.1, 0.2], 40, smaller={(10, 0), (20, 1)}))
+    evidence = evidence_of_trace(trace, "a job")
+    assert np.ptp(evidence.start_s, axis=0).max() == 0.0
+    assert evidence.steps == 37
+    assert evidence.notes == ("2 of 76 steps were left out: others made none beside them",)
+
+
+def test_workers_that_come_are_not_compared_with_steps_that_they_were_not_there_for() -> None:
+    alone, later = together([0.1, 0.1], 60), together([0.3, 0.3, 0.3], 40, at_s=6.0)
+    joined = Entry(Joined((2,), 6.0), later[0].decisions)
+    evidence = evidence_of_trace(Trace(Header("bsp", Cluster(3)), (*alone, joined, *later[1:])), "a job")
+    assert (evidence.ranks, evidence.synchronous) == ((0, 1), True)
+    assert culprits(evidence)[0] == []
+    assert evidence.notes == ("workers came or left: the longest time with the same ones counts, 118 of 237 steps",)
+
+
+def test_workers_that_leave_do_not_shorten_what_the_others_are_judged_by() -> None:
+    first, rest = together([0.1, 0.1, 0.1], 5), together([0.1, 0.2], 60, at_s=1.0)
+    left = Entry(Left(2, 1.0, 5), rest[0].decisions)
+    evidence = evidence_of_trace(Trace(Header("bsp", Cluster(3)), (*first, left, *rest[1:])), "a job")
+    assert (evidence.ranks, evidence.steps, evidence.synchronous) == ((0, 1), 60, True)
+    assert [one.rank for one in culprits(evidence)[0]] == [1]
 
 
 def test_a_trace_without_steps_is_refused(tmp_path: Path) -> None:

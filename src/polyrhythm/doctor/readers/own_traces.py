@@ -1,15 +1,16 @@
 """Evidence from the traces that `polyrhythm run --trace` and the simulator keep: one file a phase."""
 
+import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrhythm.core import Joined, Proceed, Report, Trace
+from polyrhythm.core import Event, Joined, Left, Proceed, Report, Trace
 from polyrhythm.doctor.evidence import Evidence, StepPart, StepTimes
 from polyrhythm.errors import TraceError
 
@@ -26,36 +27,104 @@ class TracedStep(NamedTuple):
     stood_s: float
 
 
+RankSteps: TypeAlias = dict[int, list[TracedStep]]
+"""Steps by worker, in the order in which they were made."""
+
+
 def read_own(paths: Sequence[Path]) -> Evidence:
     """The phase with the most steps."""
-    for path in paths:
-        if path.stat().st_size > LARGEST:
-            raise TraceError(f"{path} has more than {LARGEST >> 30} GiB; trace fewer epochs, or give its first lines")
-    traces = [Trace.load(path) for path in paths]
-    longest = max(traces, key=lambda trace: len(trace.entries))
-    left_out = len(traces) - 1
-    notes = (f"{left_out} shorter phases of the folder were left out",) if left_out else ()
-    return evidence_of_trace(longest, str(paths[traces.index(longest)]), notes)
+    begun = [path for path in paths if begins(path)] or list(paths[:1])
+    read = {path: read_lines(path) for path in begun}
+    check_one_job(paths[0].parent, {path: trace.header.about.get("job") for path, (trace, _) in read.items()})
+    longest = max(read, key=lambda path: len(read[path][0].entries))
+    trace, cut = read[longest]
+    notes = (f"the last line of {longest.name} is cut off (was the job killed?): the others count",) if cut else ()
+    if left_out := len(paths) - 1:
+        notes = (f"{left_out} shorter phases of the folder were left out", *notes)
+    return evidence_of_trace(trace, str(longest), notes)
+
+
+def begins(path: Path) -> bool:
+    """Whether its first line is whole; the file of a phase whose coordinator was killed early may be empty."""
+    with open(path, "rb") as file:
+        return file.readline().endswith(b"\n")
+
+
+def read_lines(path: Path) -> tuple[Trace, bool]:
+    """The whole lines of a trace, and whether its last one is not whole, which was being written."""
+    if path.stat().st_size > LARGEST:
+        raise TraceError(f"{path} has more than {LARGEST >> 30} GiB; trace fewer epochs, or give its first lines")
+    with open(path, "rb") as file:
+        file.seek(-1 if path.stat().st_size else 0, os.SEEK_END)
+        ended = file.read() == b"\n"
+    if ended:
+        return Trace.load(path), False
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        return Trace.parse((line for line in lines if is_whole(line)), str(path)), True
+
+
+def is_whole(line: str) -> bool:
+    return line.endswith("\n")
+
+
+def check_one_job(folder: Path, jobs: Mapping[Path, str | None]) -> None:
+    """Phases are those of one job; simulated runs have no name of a job."""
+    names = sorted({str(job) for job in jobs.values() if job is not None})
+    if len(names) > 1:
+        more = " and more" if len(names) > 8 else ""
+        raise TraceError(
+            f"{str(folder)!r} has traces of {len(names)} jobs ({', '.join(names[:8])}{more}); "
+            "give a folder with those of one, or name a file"
+        )
 
 
 def evidence_of_trace(trace: Trace, name: str, notes: tuple[str, ...] = ()) -> Evidence:
-    made = whole_steps(trace)
-    ranks = sorted(made)
-    if len(ranks) < 2:
-        raise TraceError(f"{name}: has steps of {len(ranks)} workers, and it takes 2 to compare; trace a whole job")
-    count = min(map(len, made.values()))
-    table = np.array([made[rank][:count] for rank in ranks], dtype=float).reshape(len(ranks), count, 4)
+    stretches = whole_steps(trace)
+    made = max(stretches, key=lambda made: (fewest(made), len(made)))
+    if len(made) < 2:
+        raise TraceError(f"{name}: has steps of {len(made)} workers, and it takes 2 to compare; trace a whole job")
+    synchronous = is_synchronous(trace)
+    rows = together(made) if synchronous else in_order(made)
+    ranks = sorted(rows)
+    table = np.array([rows[rank] for rank in ranks], dtype=float).reshape(len(ranks), len(rows[ranks[0]]), 4)
     cluster, policy = trace.header.cluster, trace.header.policy
     return evidence_of_table(
         f"{name}, under {policy}",
         ranks,
         table,
-        is_synchronous(trace),
+        synchronous,
         policy,
         batch_size=cluster.batch_size,
         epoch_samples=cluster.dataset_samples,
-        notes=notes,
+        notes=(*notes, *left_out(stretches, made, table.shape[1])),
     )
+
+
+def fewest(made: RankSteps) -> int:
+    """Steps of the worker that has made fewest, where there is somebody to compare it with."""
+    return min(map(len, made.values())) if len(made) > 1 else 0
+
+
+def together(made: RankSteps) -> RankSteps:
+    """Steps that all have begun at one time; where one has made a smaller one, those of the others go."""
+    by_start = {rank: {step.start_s: step for step in steps} for rank, steps in made.items()}
+    shared = sorted(set.intersection(*({*steps} for steps in by_start.values())))
+    return {rank: [steps[start_s] for start_s in shared] for rank, steps in by_start.items()}
+
+
+def in_order(made: RankSteps) -> RankSteps:
+    """As many steps of each as all have made: the first of one beside the first of another."""
+    return {rank: steps[: fewest(made)] for rank, steps in made.items()}
+
+
+def left_out(stretches: Sequence[RankSteps], made: RankSteps, count: int) -> tuple[str, ...]:
+    """What does not count, in words."""
+    total = sum(len(steps) for each in stretches for steps in each.values())
+    kept = count * len(made)
+    changes = sum(bool(each) for each in stretches) - 1
+    if changes:
+        return (f"workers came or left: the longest time with the same ones counts, {kept:,} of {total:,} steps",)
+    return (f"{total - kept:,} of {total:,} steps were left out: others made none beside them",) if total > kept else ()
 
 
 def evidence_of_table(
@@ -97,23 +166,52 @@ def shared(times_s: StepTimes, synchronous: bool) -> StepTimes:
 
 def is_synchronous(trace: Trace) -> bool:
     """Whether all that proceeds proceeds together."""
-    released = [
-        decision.workers for _, decisions in trace.entries for decision in decisions if isinstance(decision, Proceed)
-    ]
-    return bool(released) and fmean(map(len, released)) > trace.header.cluster.workers - 0.5
+    members = Members()
+    missing = []
+    for event, decisions in trace.entries:
+        members.see(event)
+        missing += [len(members.there) - len(each.workers) for each in decisions if isinstance(each, Proceed)]
+    return bool(missing) and fmean(missing) < 0.5
 
 
-def whole_steps(trace: Trace) -> dict[int, list[TracedStep]]:
+class Members:
+    """Who is in the job: from joining on, over the ends of epochs, until they die or are removed."""
+
+    def __init__(self) -> None:
+        self.there: set[int] = set()
+        self._live: set[int] = set()
+
+    def see(self, event: Event) -> bool:
+        """Whether others are there from this event on."""
+        before = {*self.there}
+        if isinstance(event, Joined):
+            # Where nobody is live, all that are still there come back.
+            self.there = self.there | {*event.workers} if self._live else {*event.workers}
+            self._live |= {*event.workers}
+        elif isinstance(event, Left):
+            self._live.discard(event.worker)
+            if event.reason != "finished":
+                self.there.discard(event.worker)
+        return self.there != before
+
+
+def whole_steps(trace: Trace) -> list[RankSteps]:
     """Steps on whole mini-batches by worker, but for the first of each epoch, before which the workers stand still.
 
-    The wait for the others follows the report in the simulator, and precedes it with real workers in synchronous mode.
+    There is one table for each time with the same workers. The wait for the others follows the report in the simulator,
+    and precedes it with real workers in synchronous mode.
     """
-    steps: dict[int, list[TracedStep]] = defaultdict(list)
+    stretches: list[RankSteps] = [defaultdict(list)]
+    members = Members()
     released: dict[int, float] = {}
     pending: dict[int, TracedStep] = {}
     first: set[int] = set()
     size = max((event.samples for event, _ in trace.entries if isinstance(event, Report)), default=0)
     for event, decisions in trace.entries:
+        if members.see(event):
+            stretches.append(defaultdict(list))
+            released.clear()  # a step that has begun with others is left out
+            pending.clear()
         if isinstance(event, Joined):
             first.update(event.workers)
             pending.clear()
@@ -127,10 +225,14 @@ def whole_steps(trace: Trace) -> dict[int, list[TracedStep]]:
                 for worker in decision.workers:
                     released[worker] = event.time_s
                     if step_made := pending.pop(worker, None):
-                        ended_s = step_made.start_s + step_made.compute_s + step_made.transfer_s + step_made.stood_s
-                        late_s = max(0.0, event.time_s - ended_s)
-                        steps[worker].append(step_made._replace(stood_s=step_made.stood_s + late_s))
-    return steps
+                        stretches[-1][worker].append(until(step_made, event.time_s))
+    return stretches
+
+
+def until(step: TracedStep, released_s: float) -> TracedStep:
+    """The step with what the worker stood after it until it went on."""
+    ended_s = step.start_s + step.compute_s + step.transfer_s + step.stood_s
+    return step._replace(stood_s=step.stood_s + max(0.0, released_s - ended_s))
 
 
 def traced(report: Report, released_s: float) -> TracedStep:
