@@ -189,7 +189,8 @@ def test_mistakes_are_one_line_and_nothing_runs(call: Call, words: list[str], me
 def test_mistakes_in_options_are_usage_errors(call: Call, words: list[str]) -> None:
     done = call("compare", *words)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith("Error: ")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("polyrhythm: ")
 
 
 INTERRUPTING = """

@@ -61,4 +61,5 @@ def test_unbalanced_parentheses_are_one_line() -> None:
 def test_a_seed_is_one_that_everything_random_takes(call: Callable[..., Result], words: tuple[str, ...]) -> None:
     done = call(*words, "--seed", 2**64)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.endswith("'--seed': Input should be less than or equal to 4294967295\n")
+    said = f"'--seed': Input should be less than or equal to 4294967295 but got '{2**64}'; see root {words[0]} --help\n"
+    assert done.stderr.endswith(said)

@@ -1,11 +1,13 @@
-"""A file that a command writes is there as a whole or as it was."""
+"""Folders that cannot be written in, and files that are there as a whole or as they were."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from polyrhythm.telemetry.files import write_whole
+from polyrhythm.errors import UsageError
+from polyrhythm.telemetry import files
+from polyrhythm.telemetry.files import make_folder, write_whole
 from tests.full_disk import cut_short
 
 
@@ -62,3 +64,22 @@ def test_a_file_in_a_folder_that_takes_no_others_is_written_in_place(
     monkeypatch.setattr(Path, "write_bytes", refuse_others)
     write_whole(path, b"two")
     assert path.read_bytes() == b"two"
+
+
+def test_a_folder_that_cannot_be_written_in_is_named_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named a file of ours, `.writable`, that nobody has asked for."""
+
+    def refuse(path: Path) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(files, "try_to_write", refuse)
+    with pytest.raises(UsageError) as refused:
+        make_folder("--trace", tmp_path)
+    assert str(refused.value) == f"--trace {str(tmp_path)!r} cannot be written in: Read-only file system"
+
+
+def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+    make_folder("--trace", tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []

@@ -1,6 +1,8 @@
 """What all commands share: errors of the user end in one line, and the command knows how it was called."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -23,13 +25,18 @@ ELSEWHERE = {"reproduce": EXPERIMENTS, "diagnose": EXPERIMENTS}
 """Commands that another package of ours brings, and how to get it."""
 
 
+CALL_ERROR: Any = typer.BadParameter.__base__
+"""What is raised for a call that cannot be understood; typer does not export it."""
+
+
 class CommandGroup(TyperGroup):
     """The top command; the text of the whole call is the context's object."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """The context, with ``obj`` the command line that a reader can paste."""
         extra.setdefault("obj", shlex.join(["polyrhythm", *args]))
-        return super().make_context(info_name, args, parent, **extra)
+        with calls_in_one_line():
+            return super().make_context(info_name, args, parent, **extra)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command; one of ours that is not installed says how to install it."""
@@ -40,7 +47,8 @@ class CommandGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with calls_in_one_line():
+                return super().invoke(ctx)
         except PolyrhythmError as error:
             say(str(error))
             # A policy that breaks the contract is found out by running it.
@@ -48,3 +56,23 @@ class CommandGroup(TyperGroup):
         except KeyboardInterrupt:  # while it still imports; what works says by itself how far it is
             say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def calls_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except CALL_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group that was called alone shows its help
+            raise
+        say(mistaken_call(error))
+        raise typer.Exit(USAGE) from None
+
+
+def mistaken_call(error: Any) -> str:
+    """What is wrong with a call, the value that was given if typer leaves it out, and where to read on."""
+    message = error.format_message().rstrip(".").replace(": Value error, ", ": ")
+    given = repr(error.__cause__.errors()[0]["input"]) if hasattr(error.__cause__, "errors") else ""
+    value = f" but got {given}" if given not in message else ""
+    command = error.ctx.command_path if error.ctx else "polyrhythm"  # none yet while the words are told apart
+    return f"{message}{value}; see {command} --help"

@@ -13,9 +13,12 @@ def make_folder(option: str, path: Path) -> None:
     """The folder is there, and files can be written in it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        check_writable(option, path / ".writable")
     except OSError as error:
         raise UsageError(f"{option} {str(path)!r} cannot be made: {error.strerror}") from error
+    try:
+        try_to_write(path / ".writable")
+    except OSError as error:
+        raise UsageError(f"{option} {str(path)!r} cannot be written in: {error.strerror}") from error
 
 
 def check_data(folder: str | None) -> None:
@@ -28,13 +31,7 @@ def check_writable(option: str, path: Path) -> None:
     """The file can be written; what is in it now stays."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        existed = path.exists()
-        if existed and not path.is_file() and not path.is_dir():
-            return  # a pipe, whose reader would take this for the end
-        with open(path, "ab"):
-            pass
-        if not existed:
-            path.unlink(missing_ok=True)
+        try_to_write(path)
     except OSError as error:
         raise UsageError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
 
@@ -58,3 +55,14 @@ def write_whole(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def try_to_write(path: Path) -> None:
+    """Append nothing to a file, and leave none that was not there."""
+    existed = path.exists()
+    if existed and not path.is_file() and not path.is_dir():
+        return  # a pipe, whose reader would take this for the end
+    with open(path, "ab"):
+        pass
+    if not existed:
+        path.unlink(missing_ok=True)

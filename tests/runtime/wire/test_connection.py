@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polyrhythm.errors import FrameError, PolyrhythmError
+from polyrhythm.errors import FrameError, PolyrhythmError, UsageError
 from polyrhythm.runtime.wire.connection import MAX_QUEUED, Channel, address_of, connect, listen, parse_address
 from polyrhythm.runtime.wire.event_loop import Loop
 from polyrhythm.runtime.wire.frames import Payload, encode
@@ -264,6 +264,13 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     ):
         listen(address_of(listener))
     listener.close()
+
+
+def test_an_address_of_another_host_is_one_clear_line() -> None:
+    with pytest.raises(
+        UsageError, match=r"cannot listen on tcp:192.0.2.7:29400: this host has no such address; give its"
+    ):
+        listen("tcp:192.0.2.7:29400")
 
 
 def test_a_name_in_use_points_to_the_other_job() -> None:

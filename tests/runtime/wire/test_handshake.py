@@ -122,6 +122,11 @@ def test_a_wrong_hello_is_refused_with_the_reason(house: House, hello: Hello, to
     assert house.guests == []
 
 
+def test_who_only_asks_or_steers_is_refused_without_our_word_for_that_connection(house: House) -> None:
+    with pytest.raises(UsageError, match=r"^cannot reach job 'job' at .*: the token is wrong; .*POLYRHYTHM_TOKEN"):
+        join(house.loop, house.address, Hello("job", "control", 0), CLIENT, Log(), token="wrong")
+
+
 def test_on_this_host_the_kernel_vouches_for_the_same_user() -> None:
     house = House("unix")
     join(house.loop, house.address, HELLO, CLIENT, Log())

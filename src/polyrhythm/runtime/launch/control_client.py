@@ -92,10 +92,15 @@ def keep_last(address: Address, limit_s: float) -> None:
     """Have a last checkpoint taken before workers leave, if the job is under way and keeps any."""
     with suppress(PolyrhythmError):  # such as: it keeps none
         status(address, ANSWER_S)
+        begun_s = time.monotonic()
         try:
             take_checkpoint(address, limit_s, last=True)
-        except UnreachableError:
-            say(f"no checkpoint was kept within {limit_s:g} s; workers end without")
+        except UnreachableError as error:
+            if time.monotonic() >= begun_s + limit_s:
+                say(f"no checkpoint was kept within {limit_s:g} s; workers end without")
+            else:
+                status(address, ANSWER_S)  # a job that is over has nothing to keep
+                say(f"no last checkpoint was kept: {error}; workers end without")
 
 
 def ask(address: Address, message: ToControlled, patience_s: float = PATIENCE_S) -> Status:

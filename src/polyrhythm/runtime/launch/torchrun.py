@@ -21,7 +21,7 @@ import msgspec
 from polyrhythm.errors import REFUSED, PolicyError, UsageError
 from polyrhythm.lines import SAID, say
 from polyrhythm.policies import parse_policy
-from polyrhythm.runtime.launch.counts import check_open_files, check_room, read_processes
+from polyrhythm.runtime.launch.counts import check_open_files, check_room, read_hosts, read_processes
 from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall, state_of_first
@@ -133,6 +133,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     chosen, overruled = from_call(parser, flags, os.environ)
     config = make_config({name: given for name, given in chosen.items() if name in TYPES})
     places = config.label("nproc_per_node"), config.label("shards")
+    check_agreement(config, "standalone" in chosen)
     processes, node = read_processes(config.nproc_per_node, places[0]), read_node(config)
     check_room(processes, config.shards, places)
     check_groups(config, processes)
@@ -152,6 +153,18 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
         **({} if config.group_size == 1 else {"max_coordinator_restarts": 0}),
     )
     return LaunchOrder(placed, (*python, *script), processes, node, overruled)
+
+
+def check_agreement(config: JobConfig, standalone: bool) -> None:
+    """Of two flags that say different things on several hosts, neither would be the one that is meant."""
+    if read_hosts(config.nnodes, config.label("nnodes"))[1] == 1:
+        return
+    hosts = f"{config.label('nnodes')} {config.nnodes}"
+    if standalone:
+        raise UsageError(f"--standalone is for one host, and {hosts} for several; leave out one")
+    if {"job", "rdzv_id"} <= config.given.keys() and config.job != config.rdzv_id:
+        ids = f"{config.label('rdzv_id')} {config.rdzv_id} and {config.label('job')} {config.job}"
+        raise UsageError(f"{ids} are two ids of one job; leave out one")
 
 
 def take_up_tls(config: JobConfig, node: Node) -> None:
@@ -303,7 +316,8 @@ def announce(plan: LaunchOrder) -> None:
     at = f" --at {node.coordinator}" if node.rank else ""
     policy = config.policy if "policy" in config.given else f"{config.policy}, unless the script names another"
     groups = f" of {config.group_size} processes" if config.group_size > 1 else ""
-    started = f"job {config.job}, policy {policy}, {config.workers} workers{groups}{place}"
+    workers = f"{config.workers} worker{'s' if config.workers > 1 else ''}"
+    started = f"job {config.job}, policy {policy}, {workers}{groups}{place}"
     other = "asp" if config.group_size == 1 else "local:8"
     say(f"{started}; to switch: polyrhythm ctl {config.job}{at} switch {other}")
     if covered():

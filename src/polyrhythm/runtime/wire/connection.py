@@ -305,7 +305,7 @@ def bind(address: str) -> socket.socket:
 
 def listen_remedy(family: int, error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
-        return error.strerror or str(error)
+        return "this host has no such address; give its own" if error.errno == errno.EADDRNOTAVAIL else reason_of(error)
     if family == socket.AF_UNIX:
         return "the name is in use; is a job with the same id running?"
     return "the port is in use; choose another one, or 0 for any"

@@ -30,7 +30,7 @@ PATIENCE_S = 5.0
 MOST_NEWCOMERS = 64
 """Connections that may be about to do so at a time; one more, and the oldest is dropped."""
 
-WRONG_TOKEN = "the token is wrong; use the token of the job"
+WRONG_TOKEN = "the token is wrong; use the token of the job, as in POLYRHYTHM_TOKEN"
 
 Decoder = msgspec.msgpack.Decoder
 
@@ -249,7 +249,8 @@ def join(
     reason = applicant.answer.reason if applicant.answer else f"no answer within {timeout_s:g} s"
     if applicant.gone and not (channel.local or isinstance(channel.socket, TlsSocket)):
         reason += "; if the job has TLS, give --tls-ca or POLYRHYTHM_TLS_CA"
-    raise kind(f"{hello.role} {hello.rank} cannot join job {hello.job!r} at {address}: {reason}")
+    tried = "cannot reach" if hello.role == "control" else f"{hello.role} {hello.rank} cannot join"
+    raise kind(f"{tried} job {hello.job!r} at {address}: {reason}")
 
 
 def check_server(channel: Channel, token: str) -> None:
