@@ -56,21 +56,29 @@ def test_with_the_key_the_application_answers_and_does_not_see_it() -> None:
     assert ask("/secret/switch", "POST", JSON)[0] == 200
 
 
-def test_metrics_need_no_key_and_are_for_no_other_site() -> None:
-    app = metrics_app(cast(Any, None), "secret", "127.0.0.1")
+def metrics_of(host: str, ours: bool) -> ASGIApp:
+    """Metrics that have clients of the job's own user, or of another one."""
+    return metrics_app(cast(Any, None), "secret", host, lambda address, port: ours)
+
+
+def test_metrics_need_no_key_of_their_user_and_are_for_no_other_site() -> None:
+    app = metrics_of("127.0.0.1", ours=True)
     assert ask("/", app=app)[:2] == (404, "The metrics are at /metrics.\n")
     for foreign in ({"host": "rebound.example"}, {**HERE, "sec-fetch-site": "cross-site"}):
         assert ask("/metrics", headers=foreign, app=app)[0] == 403
 
 
 @pytest.mark.parametrize("given", [{}, {"authorization": "Bearer secre"}, {"authorization": "secret"}])
-def test_metrics_beyond_this_host_need_the_token(given: dict[str, str]) -> None:
-    app, host = metrics_app(cast(Any, None), "secret", "0.0.0.0"), {"host": "node7:9000"}
+@pytest.mark.parametrize(
+    ("host", "named", "ours"), [("0.0.0.0", "node7:9000", True), ("127.0.0.1", "127.0.0.1:9000", False)]
+)
+def test_metrics_for_others_need_the_token(given: dict[str, str], host: str, named: str, ours: bool) -> None:
+    app = metrics_of(host, ours)
     for path in ("/", "/metrics", "/secret/metrics"):
-        status, text, headers = ask(path, headers={**host, **given}, app=app)
+        status, text, headers = ask(path, headers={"host": named, **given}, app=app)
         assert (status, headers["www-authenticate"]) == (401, "Bearer")
-        assert text == ("Beyond its host a job's metrics need its token: Authorization: Bearer $POLYRHYTHM_TOKEN.\n")
-    assert ask("/", headers={**host, "authorization": "Bearer secret"}, app=app)[0] == 404
+        assert text.startswith("A job's metrics need its token: Authorization: Bearer $POLYRHYTHM_TOKEN. ")
+    assert ask("/", headers={"host": named, "authorization": "Bearer secret"}, app=app)[0] == 404
 
 
 def test_the_page_leads_to_no_address_without_its_key() -> None:

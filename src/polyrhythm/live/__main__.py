@@ -75,7 +75,7 @@ def serve(reader: Reader, order: WatchOrder, group: asyncio.TaskGroup) -> "list[
     if order.page is not None:
         apps.append((page_app(reader, order.address, order.key, order.host), order.page))
     if order.metrics is not None:
-        apps.append((metrics_app(reader, order.key, order.host), order.metrics))
+        apps.append((metrics_app(reader, order.token, order.host), order.metrics))
     return [group.create_task(answer(app, socket.socket(fileno=number), MOST_REQUESTS)) for app, number in apps]
 
 

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.live.gate import Gate, OwnSite, WithToken
 from polyrhythm.live.metrics import MEDIA_TYPE, exposition
 from polyrhythm.live.pages import asset, live_page, saved_page
+from polyrhythm.live.peers import is_own_user
 from polyrhythm.live.reader import PERIOD_S, Reader
 from polyrhythm.policies import BUILT_IN, parse_loaded_policy
 from polyrhythm.policies._lib.completion import completions
@@ -123,8 +125,8 @@ def page_app(reader: Reader, address: Address, key: str, host: str) -> ASGIApp:
     return Gate(app, key, host)
 
 
-def metrics_app(reader: Reader, key: str, host: str) -> ASGIApp:
-    """What Prometheus reads: numbers, which need the key where other hosts can ask for them."""
+def metrics_app(reader: Reader, token: str, host: str, excuses: Callable[[str, int], bool] = is_own_user) -> ASGIApp:
+    """What Prometheus reads: numbers, for those who have the token, and on this host for those whom `excuses` knows."""
 
     async def metrics(_: Request) -> Response:
         return Response(exposition(*reader.latest), media_type=MEDIA_TYPE)
@@ -133,7 +135,13 @@ def metrics_app(reader: Reader, key: str, host: str) -> ASGIApp:
         return PlainTextResponse("The metrics are at /metrics.\n", 404)
 
     app = Starlette(routes=[Route("/metrics", metrics), Route("/", elsewhere)])
-    return OwnSite(app, host) if is_loopback(host) else WithToken(app, key)
+    if is_loopback(host):
+        return WithToken(OwnSite(app, host), token, excuses)
+    return WithToken(app, token, nobody)
+
+
+def nobody(*_: object) -> bool:
+    return False
 
 
 def as_json(value: object, status: int = 200) -> Response:

@@ -6,6 +6,7 @@ name this host (a foreign name that points here is another site's) and must not 
 
 import hmac
 import re
+from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
@@ -21,7 +22,10 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]*))(?::\d*)?", re.IGNORECASE)
 
 NEEDS_KEY = "This page needs its key: open the address that polyrhythm run has printed.\n"
 
-NEEDS_TOKEN = "Beyond its host a job's metrics need its token: Authorization: Bearer $POLYRHYTHM_TOKEN.\n"
+NEEDS_TOKEN = (
+    "A job's metrics need its token: Authorization: Bearer $POLYRHYTHM_TOKEN. "
+    "On its first host the job's own user needs none.\n"
+)
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -58,22 +62,31 @@ class Gate:
 
 
 class WithToken:
-    """Lets those requests through that have the token in the header for it, as Prometheus sends it."""
+    """Lets those requests through that have the token in the header for it, as Prometheus sends it.
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._right = app, f"Bearer {token}".encode()
+    Args:
+        app: what they are for.
+        token: of the job.
+        excuses: whether a client, by its address and port, needs none.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, excuses: Callable[[str, int], bool]) -> None:
+        self._app, self._right, self._excuses = app, f"Bearer {token}".encode(), excuses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("authorization", "").encode() if scope["type"] == "http" else self._right
-        if hmac.compare_digest(given, self._right):
+        if scope["type"] != "http" or self._passes(scope):
             await self._app(scope, receive, send)
         else:
             headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
             await PlainTextResponse(NEEDS_TOKEN, 401, headers)(scope, receive, send)
 
+    def _passes(self, scope: Scope) -> bool:
+        given = Headers(scope=scope).get("authorization", "").encode()
+        return hmac.compare_digest(given, self._right) or self._excuses(*scope["client"])
+
 
 class OwnSite:
-    """Lets those requests through to an application that anybody may ask who names this host, and no other site."""
+    """Lets those requests through to an application that name this host and are of no other site."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app, self._host = app, host

@@ -41,6 +41,7 @@ class WatchOrder(msgspec.Struct, frozen=True):
     Args:
         address: of the coordinator.
         key: first part of every path of the page; who does not know it gets nothing.
+        token: what others than the job's own user on this host need for its metrics.
         host: where the page listens.
         page: descriptor of the listening socket of the page; None is no page.
         metrics: that of the metrics.
@@ -52,6 +53,7 @@ class WatchOrder(msgspec.Struct, frozen=True):
 
     address: Address
     key: str = ""
+    token: str = ""
     host: str = "127.0.0.1"
     page: int | None = None
     metrics: int | None = None
@@ -72,9 +74,12 @@ def start_watch(config: JobConfig) -> Watch | None:
     """Start following a job whose coordinator is on this host; None if nobody wants that."""
     if not config.watched:
         return None
+    secret = secrets.token_urlsafe(16)
+    token = os.environ.get(TOKEN) or secret
     order = WatchOrder(
         Address(coordinator_address(config.job), config.job, config.token),
-        secrets.token_urlsafe(16) if is_loopback(config.ui_host) else os.environ[TOKEN],
+        secret if is_loopback(config.ui_host) else token,
+        token,
         config.ui_host,
         report=config.report,
         events=config.events,
