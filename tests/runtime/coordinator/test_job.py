@@ -21,6 +21,9 @@ class Sent(list[tuple[int, object]]):
     def send(self, worker: int, message: object) -> None:
         self.append((worker, message))
 
+    def tell_loss(self, worker: int, reason: str) -> None:
+        self.append((worker, reason))
+
 
 def between_epochs(sent: Sent | None = None) -> Job:
     """Two workers are through with epoch 0."""
@@ -148,3 +151,11 @@ def test_who_has_said_why_it_does_not_join_is_not_told_of(caplog: pytest.LogCapt
     assert job.excuse(1, said=True)
     assert job.excuse(0)
     assert caplog.messages == ["rank 0 has not joined"]
+
+
+def test_the_log_counts_no_epochs_before_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    job = between_epochs(Sent())
+    job.tell_loss(1, "died", "in phase 1 (bsp)")
+    job.epoch = -1
+    job.tell_loss(0, "died", "in phase 0 (bsp)")
+    assert caplog.messages == ["rank 1 died in phase 1 (bsp), epoch 0", "rank 0 died before the first epoch"]

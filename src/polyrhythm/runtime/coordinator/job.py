@@ -60,8 +60,7 @@ class Job:
     made again because a coordinator had died. `before` and `begun` are as in `Position`. `runs_policy_files` says
     whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
     policy in force has failed; it raises the error if no other can take its place. `observe`, if anybody watches, is
-    shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`, `script` as in
-    `Ready`.
+    shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`, `script` in `Ready`.
     `settled` is called when all have in their replicas what any of them had before they met, `merging` before replicas
     are told to meet, `chosen` when another policy has been chosen for the job, before anybody is told.
     """
@@ -321,7 +320,8 @@ class Job:
     def tell_loss(self, worker: int, reason: LeftReason, where: str) -> None:
         """Say that a worker is gone; in the log more quietly if it was through."""
         level = logging.INFO if reason == "finished" else logging.WARNING
-        log.log(level, "rank %d %s %s, epoch %d", worker, WORDS[reason], where, self.epoch)
+        when = f"{where}, epoch {self.epoch}" if self.epoch >= 0 else "before the first epoch"
+        log.log(level, "rank %d %s %s", worker, WORDS[reason], when)
         self.effects.tell_loss(worker, reason)
 
     def finish_epoch(self) -> None:

@@ -308,7 +308,7 @@ def listen_remedy(family: int, error: OSError) -> str:
         return "this host has no such address; give its own" if error.errno == errno.EADDRNOTAVAIL else reason_of(error)
     if family == socket.AF_UNIX:
         return "the name is in use; is a job with the same id running?"
-    return "the port is in use; choose another one, or 0 for any"
+    return "the port is in use; choose another one"
 
 
 def connect(address: str, timeout_s: float) -> socket.socket:
