@@ -109,7 +109,8 @@ def test_a_job_is_switched_and_asked_from_outside(place: Place) -> None:
     assert "samples" in switched
     assert switched.startswith("(0,")
     assert "did you mean asp?" in unknown
-    assert "cannot connect" in nobody
+    assert "no job 'nobody' runs on this host: known: " in nobody
+    assert f"t{place.mark}" in nobody
     assert "the name is in use; is a job with the same id running?" in second
     assert not any(answer.startswith("(0,") for answer in (unknown, nobody, second))
     phases = [Trace.load(path) for path in sorted(traces.iterdir())]
