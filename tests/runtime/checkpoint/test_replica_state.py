@@ -165,6 +165,13 @@ def test_an_extra_state_that_is_no_plain_value_is_said_and_costs_nothing_else() 
     assert (model.extra, model.weight.tolist()) == ("own", source.weight.tolist())
 
 
+def test_a_sparse_tensor_in_an_extra_state_does_not_end_the_job() -> None:
+    source = Counting({"seen": torch.eye(2).to_sparse()})
+    assert kept(SGD(source.parameters()), source).lost == (
+        "_extra_state is or has a sparse or quantized tensor, which a checkpoint cannot keep; it begins anew after one",
+    )
+
+
 def test_an_extra_state_of_another_model_is_refused() -> None:
     source = Counting("calibrated")
     with pytest.raises(UsageError, match="made with another model: _extra_state is kept there and missing here"):

@@ -178,7 +178,7 @@ def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer)
 
 
 def beside(value: Any, parameter: Tensor) -> Any:
-    """A value whose tensors, such as those of LBFGS's lists, are where the parameter is."""
+    """A value whose tensors, such as those of a list of past steps, are where the parameter is."""
     if isinstance(value, Tensor):
         return value.to(parameter.device)
     if isinstance(value, (list, tuple)):
@@ -294,14 +294,22 @@ def plain(value: Any) -> Any:
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, Tensor) and not value.is_complex():
+    if isinstance(value, Tensor) and is_listed(value):
         return {"tensor": value.tolist(), "type": str(value.dtype).removeprefix("torch.")}
     if isinstance(value, (list, tuple)):
         parts = [plain(each) for each in value]
         return parts if isinstance(value, list) else {"tuple": parts}
     if isinstance(value, Mapping):
         return {"items": [[plain(key), plain(each)] for key, each in value.items()]}
-    raise TypeError("complex tensor" if isinstance(value, Tensor) else type(value).__name__)
+    if not isinstance(value, Tensor):
+        raise TypeError(type(value).__name__)
+    kind = "complex tensor" if value.is_complex() else "sparse or quantized tensor"
+    raise TypeError(kind)
+
+
+def is_listed(tensor: Tensor) -> bool:
+    """Whether nested lists of numbers stand for it."""
+    return tensor.layout is torch.strided and not (tensor.is_complex() or tensor.is_quantized)
 
 
 def revived(value: Any) -> Any:
