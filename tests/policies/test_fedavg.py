@@ -51,6 +51,12 @@ def test_a_job_that_goes_on_draws_as_if_it_had_not_stopped() -> None:
     assert whole[5][1] != whole[0][1]
 
 
+def test_rounds_over_count_also_where_an_epochs_last_step_is_smaller() -> None:
+    """Epochs of 10 samples in rounds of 2 steps of 6 and 4; the first rounds' workers were drawn once more."""
+    clusters = [Cluster(2, 3, processed_samples=10 * epoch, dataset_samples=10) for epoch in range(10)]
+    assert [FedAvg(c=0.5, e=1.0).init(cluster).number for cluster in clusters] == [*range(10)]
+
+
 def test_everybody_is_chosen_about_equally_often() -> None:
     counts = [sum(worker in chosen(range(8), 0.25, 0, number) for number in range(2_000)) for worker in range(8)]
     assert all(count == pytest.approx(500, rel=0.15) for count in counts)

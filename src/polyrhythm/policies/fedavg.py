@@ -57,9 +57,11 @@ class FedAvg(Rounds):
                 "policy fedavg counts its rounds in epochs, and nobody has said how many samples an epoch has; "
                 "give Cluster(dataset_samples=...), or use local:h, which counts steps"
             )
-        samples = self.steps(cluster, cluster.workers) * cluster.workers * cluster.batch_size
-        # Who goes on after a switch or a death draws others than the first rounds have drawn.
-        return replace(super().init(cluster), number=cluster.processed_samples // samples)
+        # Who goes on after a switch or a death draws others than the first rounds have drawn. The last step of an epoch
+        # may be a smaller one, so steps count, and not their samples.
+        epoch_steps = max(1, math.ceil(cluster.dataset_samples / (cluster.workers * cluster.batch_size)))
+        steps = cluster.processed_samples * epoch_steps // max(1, cluster.dataset_samples)
+        return replace(super().init(cluster), number=steps // self.steps(cluster, cluster.workers))
 
     def bounds(self, cluster: Cluster) -> Bounds:
         """Nobody is ahead by more than the longest round, that of a single worker; a replica is never stale."""

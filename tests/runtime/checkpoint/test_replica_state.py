@@ -165,10 +165,52 @@ def test_an_extra_state_that_is_no_plain_value_is_said_and_costs_nothing_else() 
     assert (model.extra, model.weight.tolist()) == ("own", source.weight.tolist())
 
 
+def test_a_sparse_tensor_in_an_extra_state_does_not_end_the_job() -> None:
+    source = Counting({"seen": torch.eye(2).to_sparse()})
+    assert kept(SGD(source.parameters()), source).lost == (
+        "_extra_state is or has a sparse or quantized tensor, which a checkpoint cannot keep; it begins anew after one",
+    )
+
+
 def test_an_extra_state_of_another_model_is_refused() -> None:
     source = Counting("calibrated")
     with pytest.raises(UsageError, match="made with another model: _extra_state is kept there and missing here"):
         apply_model(kept(SGD(source.parameters()), source), nn.Linear(2, 1), "checkpoint x")
+
+
+def test_the_extra_state_of_a_module_with_two_names_comes_back(tmp_path: Path) -> None:
+    source, own = Counting("calibrated"), Counting("own")
+    state = written(capture(nn.ModuleList([source, source]), SGD(source.parameters()), None, {}), tmp_path)
+    apply_model(state, nn.ModuleList([own, own]), "checkpoint x")
+    assert own.extra == "calibrated"
+
+
+class Stamped(nn.Linear):
+    """Adds to its state_dict what is no tensor, and no extra state."""
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "stamp"] = 5
+
+
+def test_what_a_state_dict_alone_has_is_said_and_costs_nothing_else(tmp_path: Path) -> None:
+    source, model = Stamped(2, 1), Stamped(2, 1)
+    captured = kept(SGD(source.parameters()), source)
+    apply_model(written(captured, tmp_path), model, "checkpoint x")
+    assert torch.equal(model.weight, source.weight)
+    assert captured.lost == (
+        "stamp is neither a tensor nor taken back by a set_extra_state of its module, which a checkpoint cannot keep; "
+        "it begins anew after one",
+    )
+
+
+def test_tensors_in_lists_of_an_optimizer_come_back_beside_their_parameter(tmp_path: Path) -> None:
+    source, model = nn.Linear(2, 1), nn.Linear(2, 1, device="meta")
+    old, new = SGD(source.parameters()), SGD(model.parameters())
+    old.state[source.weight]["past"] = [torch.ones(2), {"pair": (torch.ones(1), 3)}]
+    apply_optimizer(written(kept(old, source), tmp_path), model, new)
+    first, more = new.state[model.weight]["past"]
+    assert (first.is_meta, more["pair"][0].is_meta, more["pair"][1]) == (True, True, 3)
 
 
 def test_settings_of_a_group_come_back_as_they_were(tmp_path: Path) -> None:

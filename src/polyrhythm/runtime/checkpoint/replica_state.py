@@ -23,6 +23,8 @@ VELOCITY = "outer.velocity"
 EXTRA = "_extra_state"
 """Torch's name, in a state_dict, of what a module keeps beside its tensors."""
 
+TAKES_BACK = "a set_extra_state of its module, which a checkpoint cannot keep; it begins anew after one"
+
 MOVED = ("lr", "momentum", "betas")
 """Settings that a scheduler changes as the training goes on; it keeps the script's own rate as `initial_lr`."""
 
@@ -85,15 +87,23 @@ def capture(
     """A copy of everything as it is now."""
     whole, lost = model.state_dict(), list[str]()
     tensors = {name: copied(value) for name, value in whole.items() if isinstance(value, Tensor)}
-    extra = plain_ones(((name, value) for name, value in whole.items() if not isinstance(value, Tensor)), lost)
+    others = {name: value for name, value in whole.items() if not isinstance(value, Tensor)}
+    modules = extra_states(model)
+    extra = plain_ones(((name, value) for name, value in others.items() if name in modules), lost)
+    lost += [f"{name} is neither a tensor nor taken back by {TAKES_BACK}" for name in others if name not in modules]
     state = dict(optimizer_tensors(model, optimizer))
     if velocity is not None:
         state[VELOCITY] = copied(velocity)
     entries = ((name, each) for name, each in optimizer_entries(model, optimizer) if not isinstance(each, Tensor))
     scalars = plain_ones(((name, each) for name, each in entries if each is not None), lost, " of the optimizer")
     groups = [settings_of(group, lost) for group in optimizer.param_groups]
-    others = {name: plain_object(name, one) for name, one in kept.items()}
-    numbers = {"optimizers": kinds_of(optimizer), "state": scalars, "groups": groups, "kept": others, "extra": extra}
+    numbers = {
+        "optimizers": kinds_of(optimizer),
+        "state": scalars,
+        "groups": groups,
+        "kept": {name: plain_object(name, one) for name, one in kept.items()},
+        "extra": extra,
+    }
     return ReplicaState(tensors, state, numbers, tuple(dict.fromkeys(lost)))
 
 
@@ -128,7 +138,7 @@ def extra_states(model: nn.Module) -> dict[str, nn.Module]:
     """Modules that take back what they keep beside their tensors, by its name in the state_dict."""
     return {
         f"{path}.{EXTRA}".removeprefix("."): module
-        for path, module in model.named_modules()
+        for path, module in model.named_modules(remove_duplicate=False)  # as a state_dict has each of its names
         if type(module).set_extra_state is not nn.Module.set_extra_state
     }
 
@@ -160,10 +170,20 @@ def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer)
     entries = list(kept_entries(state, parameters))
     single = number_keys(entries)
     for parameter, key, value in entries:
-        there = placed(value, parameter, key in single, optimizer) if isinstance(value, Tensor) else revived(value)
+        whole = isinstance(value, Tensor)
+        there = placed(value, parameter, key in single, optimizer) if whole else beside(revived(value), parameter)
         optimizer.state[parameter][key] = there
     for group, settings in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: like(value, group[key]) for key, value in settings.items() if key in group})
+
+
+def beside(value: Any, parameter: Tensor) -> Any:
+    """A value whose tensors, such as those of a list of past steps, are where the parameter is."""
+    if isinstance(value, Tensor):
+        return value.to(parameter.device)
+    if isinstance(value, (list, tuple)):
+        return type(value)(beside(each, parameter) for each in value)
+    return {key: beside(each, parameter) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def kept_entries(state: ReplicaState, parameters: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, str, Any]]:
@@ -274,14 +294,22 @@ def plain(value: Any) -> Any:
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, Tensor) and not value.is_complex():
+    if isinstance(value, Tensor) and is_listed(value):
         return {"tensor": value.tolist(), "type": str(value.dtype).removeprefix("torch.")}
     if isinstance(value, (list, tuple)):
         parts = [plain(each) for each in value]
         return parts if isinstance(value, list) else {"tuple": parts}
     if isinstance(value, Mapping):
         return {"items": [[plain(key), plain(each)] for key, each in value.items()]}
-    raise TypeError("complex tensor" if isinstance(value, Tensor) else type(value).__name__)
+    if not isinstance(value, Tensor):
+        raise TypeError(type(value).__name__)
+    kind = "complex tensor" if value.is_complex() else "sparse or quantized tensor"
+    raise TypeError(kind)
+
+
+def is_listed(tensor: Tensor) -> bool:
+    """Whether nested lists of numbers stand for it."""
+    return tensor.layout is torch.strided and not (tensor.is_complex() or tensor.is_quantized)
 
 
 def revived(value: Any) -> Any:
