@@ -74,9 +74,9 @@ class WithToken:
         self._app, self._right, self._excuses = app, f"Bearer {token}".encode(), excuses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._passes(scope):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and self._passes(scope)):
             await self._app(scope, receive, send)
-        else:
+        elif scope["type"] == "http":
             headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
             await PlainTextResponse(NEEDS_TOKEN, 401, headers)(scope, receive, send)
 

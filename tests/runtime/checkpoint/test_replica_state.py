@@ -19,7 +19,9 @@ from polyrhythm.runtime.checkpoint.replica_state import (
     capture,
     check_optimizer,
     overruled,
+    plain,
     read_state,
+    revived,
 )
 from polyrhythm.runtime.worker.optimizers import JointOptimizer
 
@@ -256,3 +258,8 @@ def test_what_of_an_optimizer_is_no_plain_value_is_said() -> None:
     optimizer.state.clear()
     apply_optimizer(state, model, optimizer)
     assert optimizer.state[model.weight]["rows"] == {"seen": [1, 2]}
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(0, 3), torch.zeros(2, 0, 1), torch.zeros(0), torch.tensor(2.0)])
+def test_a_tensor_among_plain_values_keeps_its_shape(tensor: torch.Tensor) -> None:
+    assert revived(plain([tensor]))[0].shape == tensor.shape

@@ -1,12 +1,14 @@
 """Arguments of an open session that are of another kind."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import polyrhythm
 from polyrhythm.errors import UsageError
+from polyrhythm.runtime.worker import refusals
 from tests.runtime.jobs import Numbered, make_model, make_optimizer
 
 MISUSE: dict[str, Callable[[Any], object]] = {
@@ -54,3 +56,13 @@ def test_a_session_within_a_session_is_refused_and_one_after_it_is_not() -> None
         inner.switch("bspp")
     with polyrhythm.session(model, make_optimizer(model, lr=0.1)):
         """Also after one that has failed."""
+
+
+def test_a_session_that_another_thread_has_left_is_over_for_the_one_that_opened_it() -> None:
+    opening = refusals.note_opening()
+    with pytest.raises(UsageError, match="a session is open already"):
+        refusals.refuse_second()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(refusals.refuse_second).result()  # it has none of its own
+        pool.submit(setattr, opening, "process", 0).result()
+    refusals.refuse_second()

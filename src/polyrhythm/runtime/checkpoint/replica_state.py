@@ -295,7 +295,8 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor) and is_listed(value):
-        return {"tensor": value.tolist(), "type": str(value.dtype).removeprefix("torch.")}
+        shape = {} if value.numel() else {"shape": list(value.shape)}  # which an empty list does not tell
+        return {"tensor": value.tolist(), "type": str(value.dtype).removeprefix("torch."), **shape}
     if isinstance(value, (list, tuple)):
         parts = [plain(each) for each in value]
         return parts if isinstance(value, list) else {"tuple": parts}
@@ -319,7 +320,8 @@ def revived(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
-        return torch.tensor(value["tensor"], dtype=getattr(torch, value["type"]))
+        tensor = torch.tensor(value["tensor"], dtype=getattr(torch, value["type"]))
+        return tensor.reshape(value.get("shape", tensor.shape))
     if "tuple" in value:
         return tuple(revived(each) for each in value["tuple"])
     return {revived(key): revived(each) for key, each in value["items"]}

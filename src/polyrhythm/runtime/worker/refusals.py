@@ -50,26 +50,34 @@ def refuse_shares(config: JobConfig) -> None:
         )
 
 
-class ThreadSession(local):
-    """The process in which a thread has one open; a fork has none."""
+class Opening:
+    """That a session is open, and in which process: a fork has none. It may be left in another thread."""
 
     process = 0
 
 
-OPEN = ThreadSession()
+class ThreadOpening(local):
+    """The latest session of a thread."""
+
+    latest = Opening()
+
+
+OPENINGS = ThreadOpening()
 
 
 def refuse_second() -> None:
     """It would be a second job, or this rank once more in the same one."""
-    if OPEN.process == os.getpid():
+    if OPENINGS.latest.process == os.getpid():
         raise UsageError(
             "a session is open already; end its with block first, or give one session both models, as in "
             "polyrhythm.session(torch.nn.ModuleList([a, b]), optimizer)"
         )
 
 
-def note_session(opened: bool) -> None:
-    OPEN.process = os.getpid() if opened else 0
+def note_opening() -> Opening:
+    OPENINGS.latest = opening = Opening()
+    opening.process = os.getpid()
+    return opening
 
 
 def check_numbers(batch_size: object, accumulate: object, seed: object) -> None:
