@@ -6,6 +6,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -159,13 +160,16 @@ def test_a_worker_that_does_not_fit_is_refused_and_the_other_goes_on(mistake: st
 
 
 def join_twice(rank: int) -> str:
-    """A second session under a rank that is taken; what it is told."""
+    """A second session, of another thread, under a rank that is taken; what it is told."""
     model = make_model()
-    optimizer = make_optimizer(model, lr=0.1)
-    with polyrhythm.session(model, optimizer):
-        other = make_model()
-        with pytest.raises(PolyrhythmError) as refused:
-            polyrhythm.session(other, make_optimizer(other, lr=0.1)).__enter__()
+    with polyrhythm.session(model, make_optimizer(model, lr=0.1)), ThreadPoolExecutor(1) as pool:
+        return pool.submit(join_again).result()
+
+
+def join_again() -> str:
+    other = make_model()
+    with pytest.raises(PolyrhythmError) as refused:
+        polyrhythm.session(other, make_optimizer(other, lr=0.1)).__enter__()
     return str(refused.value)
 
 

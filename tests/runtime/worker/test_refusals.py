@@ -59,10 +59,10 @@ def test_a_session_within_a_session_is_refused_and_one_after_it_is_not() -> None
 
 
 def test_a_session_that_another_thread_has_left_is_over_for_the_one_that_opened_it() -> None:
-    opening = refusals.note_opening()
+    mark = refusals.note_open()
     with pytest.raises(UsageError, match="a session is open already"):
         refusals.refuse_second()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(refusals.refuse_second).result()  # it has none of its own
-        pool.submit(setattr, opening, "process", 0).result()
+        pool.submit(setattr, mark, "process", 0).result()
     refusals.refuse_second()

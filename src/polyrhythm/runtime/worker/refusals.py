@@ -50,34 +50,34 @@ def refuse_shares(config: JobConfig) -> None:
         )
 
 
-class Opening:
+class OpenMark:
     """That a session is open, and in which process: a fork has none. It may be left in another thread."""
 
     process = 0
 
 
-class ThreadOpening(local):
+class ThreadMark(local):
     """The latest session of a thread."""
 
-    latest = Opening()
+    latest = OpenMark()
 
 
-OPENINGS = ThreadOpening()
+MARKS = ThreadMark()
 
 
 def refuse_second() -> None:
     """It would be a second job, or this rank once more in the same one."""
-    if OPENINGS.latest.process == os.getpid():
+    if MARKS.latest.process == os.getpid():
         raise UsageError(
             "a session is open already; end its with block first, or give one session both models, as in "
             "polyrhythm.session(torch.nn.ModuleList([a, b]), optimizer)"
         )
 
 
-def note_opening() -> Opening:
-    OPENINGS.latest = opening = Opening()
-    opening.process = os.getpid()
-    return opening
+def note_open() -> OpenMark:
+    MARKS.latest = mark = OpenMark()
+    mark.process = os.getpid()
+    return mark
 
 
 def check_numbers(batch_size: object, accumulate: object, seed: object) -> None:

@@ -114,7 +114,7 @@ class Session:
                 part.register_step_post_hook(self._after_step),
                 part.register_state_dict_pre_hook(lambda _: self._before_state_dict()),
             ]
-        self._opening = refusals.note_opening()
+        self._open_mark = refusals.note_open()
         return self
 
     def _open_checkpoints(self) -> ReplicaCheckpoints | None:
@@ -131,7 +131,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opening.process = 0
+        self._open_mark.process = 0
         for handle in self._handles:
             handle.remove()
         self._worker.close()
