@@ -115,9 +115,8 @@ def delta_rows(title: str, group: Results, delta: str, tried: Results) -> list[C
 
 
 def gain_note(ours: Runs, group: Results, tried: Results) -> str:
-    """What is left of it beside FedAvg and what was tried: BSP with each change, and exchanges at fixed steps."""
-    others = {"FedAvg (1, 0.25)": group["FedAvg (1, 0.25)"], **tried}
-    score = last_score(ours)
+    """What is left of it beside what was tried, BSP with each change and exchanges at fixed steps, or beside FedAvg."""
+    others, score = tried or {"FedAvg (1, 0.25)": group["FedAvg (1, 0.25)"]}, last_score(ours)
     left = [f"{mean_text(difference(score, last_score(runs)))} against {name}" for name, runs in others.items()]
     return f"It is {', '.join(left)}. What is left is not known."
 
