@@ -55,7 +55,7 @@ def page(lab: Lab) -> Document:
             *([] if lab.quick else [live_section(lives(lab))]),
         ],
         missing=[
-            "The ResNet-20 with 16 workers, FedAvg or Adam; what makes SelSync better there than local:20.",
+            "The ResNet-20 with 16 workers; what makes SelSync better there than local:20.",
             "ResNet101, VGG11 and AlexNet themselves, on CIFAR and ImageNet.",
             "SSP and the other settings of FedAvg to convergence: equal steps alone.",
             "The Transformer at the paper's size, on WikiText-103 and with all of its words, and SGD with the paper's "
