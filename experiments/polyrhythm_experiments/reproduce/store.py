@@ -1,6 +1,5 @@
 """Finished pieces of work, one JSON file each, so that a reproduction that was killed goes on where it stood."""
 
-import os
 import re
 from collections.abc import Callable
 from hashlib import sha256
@@ -11,6 +10,7 @@ import msgspec
 
 from polyrhythm import __version__
 from polyrhythm.errors import UsageError
+from polyrhythm.telemetry.files import put_whole
 
 T = TypeVar("T")
 
@@ -56,10 +56,8 @@ class ResultStore:
 
     def keep(self, name: str, made_from: Any, result: T) -> T:
         """Write a result so that a reader sees all of it or nothing."""
-        path = self.path(name, made_from)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_bytes(msgspec.json.encode({"made_from": made_from, "result": result}))
-        partial.replace(path)
+        with put_whole(self.path(name, made_from)) as aside:
+            aside.write_bytes(msgspec.json.encode({"made_from": made_from, "result": result}))
         return result
 
     def path(self, name: str, made_from: Any) -> Path:

@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 from polyrhythm.emulation.pace import Emulation, Pacer
 from polyrhythm.errors import BROKEN, BrokenPolicyError, DivergedError, PolyrhythmError
 from polyrhythm.runtime.worker.session import Session, session
+from polyrhythm.telemetry.files import put_whole
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.task import Task, epoch_order
 from polyrhythm.training.data.tasks import build_task
@@ -116,9 +117,8 @@ def keep(model: nn.Module, path: Path) -> None:
     """Write the model's state, unless another worker has; nobody ever sees half of it."""
     if path.exists():
         return
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    torch.save(model.state_dict(), partial)
-    partial.replace(path)
+    with put_whole(path) as aside:
+        torch.save(model.state_dict(), aside)
 
 
 def keep_injected(job: Session, folder: Path) -> None:

@@ -135,13 +135,7 @@ def metrics_app(reader: Reader, token: str, host: str, excuses: Callable[[str, i
         return PlainTextResponse("The metrics are at /metrics.\n", 404)
 
     app = Starlette(routes=[Route("/metrics", metrics), Route("/", elsewhere)])
-    if is_loopback(host):
-        return WithToken(OwnSite(app, host), token, excuses)
-    return WithToken(app, token, nobody)
-
-
-def nobody(*_: object) -> bool:
-    return False
+    return WithToken(OwnSite(app, host), token, excuses) if is_loopback(host) else WithToken(app, token)
 
 
 def as_json(value: object, status: int = 200) -> Response:

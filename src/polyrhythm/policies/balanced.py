@@ -21,7 +21,7 @@ from polyrhythm.core import (
 from polyrhythm.core.worker_map import WorkerMap
 from polyrhythm.errors import SpecError
 from polyrhythm.policies._lib.barrier import Barrier
-from polyrhythm.policies._lib.dealing.contention import Transfers, transfers_after
+from polyrhythm.policies._lib.dealing.contention import UNKNOWN, Transfers, transfers_after
 from polyrhythm.policies._lib.dealing.guard import GuardedStep, ShareGuard
 from polyrhythm.policies._lib.dealing.shares import better_shares
 from polyrhythm.policies._lib.dealing.step_time import SPREAD, StepTime, known_step_time
@@ -326,10 +326,9 @@ def apart(
     transfers = transfers_after(transfers, now, uneven)
     if not uneven:
         return steps, transfers
-    extra = [(transfers.get(worker) or Transfers()).extra_s for worker in workers]
-    return [
-        step._replace(whole_s=step.whole_s - extra_s) for step, extra_s in zip(steps, extra, strict=True)
-    ], transfers
+    extra = [(transfers.get(worker) or UNKNOWN).extra_s for worker in workers]
+    equal = [step._replace(whole_s=step.whole_s - extra_s) for step, extra_s in zip(steps, extra, strict=True)]
+    return equal, transfers
 
 
 def exchanged(state: BalancedState) -> BalancedState:

@@ -24,7 +24,7 @@ from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
 from polyrhythm.rl.mlp import Array
 from polyrhythm.rl.rollout import Played, Rollout, RolloutRecorder, play_ahead, play_all, run_recorded
-from polyrhythm.telemetry.files import write_whole
+from polyrhythm.telemetry.files import put_whole, write_whole
 
 TEACHERS = ("bsp", "asp", "ssp:1", "ssp:4", "ssp:7")
 """BSP, ASP and SSP with the paper's s = 2, 5, 8, which blocks one step earlier than ours."""
@@ -325,12 +325,11 @@ class Study:
 
     def save(self) -> None:
         """Write the checkpoint, all of it or nothing."""
-        partial = self.checkpoint.with_suffix(".partial")
         best = None if self.best is None else torch.from_numpy(self.best)
         samples = [tuple(map(torch.from_numpy, columns)) for columns in self.samples]
         tensors = {"learner": self.learner.state(), "best": best, "samples": samples}
-        torch.save({**tensors, "study": json.dumps(self._facts())}, partial)
-        partial.replace(self.checkpoint)
+        with put_whole(self.checkpoint) as aside:
+            torch.save({**tensors, "study": json.dumps(self._facts())}, aside)
         self.saved_s = time.monotonic()
 
     def _facts(self) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 written as a whole.
 """
 
-import os
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from polyrhythm.errors import UsageError
@@ -45,14 +47,22 @@ def write_whole(path: Path, data: bytes) -> None:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         path.write_bytes(data)
         return
-    aside = path.with_name(f".polyrhythm-{os.getpid()}.partial")
     try:
-        aside.write_bytes(data)
+        with put_whole(path) as aside:
+            aside.write_bytes(data)
+    except PermissionError:
+        path.write_bytes(data)
+
+
+@contextmanager
+def put_whole(path: Path) -> Iterator[Path]:
+    """A block that writes a file aside, which takes the place of `path` at its end, and is gone if it fails."""
+    aside = path.with_name(f".polyrhythm-{threading.get_native_id()}.partial")
+    try:
+        yield aside
         if path.exists():
             shutil.copymode(path, aside)
         aside.replace(path)
-    except PermissionError:
-        path.write_bytes(data)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -13,24 +13,21 @@ from polyrhythm_experiments.reproduce.selsync.causes import lssr
 from polyrhythm_experiments.reproduce.selsync.converged import (
     CAPTION,
     DELTAS,
-    FEDAVG,
     Published,
     by_method,
+    delta_rows,
+    fed_row,
     key_of,
     settings_table,
-    sooner,
-    steps_over,
 )
 from polyrhythm_experiments.reproduce.selsync.converged import PAPER as ALL_NETWORKS
 from polyrhythm_experiments.reproduce.selsync.converged_causes import (
     SLOWER,
     at_rate,
-    level_note,
     patient,
     slower,
-    step_note,
 )
-from polyrhythm_experiments.reproduce.selsync.settings import ADAM, METHODS, SGD, FixedRate, place
+from polyrhythm_experiments.reproduce.selsync.settings import ADAM, CNN, METHODS, SGD, FixedRate, place
 
 SEEDS = 3
 """At most; a run takes several minutes."""
@@ -46,7 +43,7 @@ LOCAL = "local:20"
 """Which exchanges as often as SelSync does here, and has no Delta."""
 IMAGES: dict[str, Any] = {"task": "cifar10-16", "model": "resnet20"}
 DIGITS: dict[str, Any] = {"task": "digits", "model": "cnn"}
-LENGTH: dict[str, Any] = {"workers": 4, "steps": 2_000, "images": 3_000, "test_images": 2_000, "factor": 0.16}
+LENGTH = CNN | {"test_images": 2_000}
 WITH_SGD, WITH_ADAM = "ResNet-20, SGD", "ResNet-20, Adam"
 SETTINGS = {
     WITH_SGD: FixedRate("SGD", SGD | IMAGES, **LENGTH),
@@ -95,23 +92,13 @@ def resnet_section(lab: Lab) -> DocumentSection:
 
 def rows_of(title: str, group: Results, tried: Results) -> list[ClaimRow]:
     """The claims of table 1 with one optimizer; `tried` are the runs that test what SelSync gains over BSP."""
-    fed, base = group["FedAvg (1, 0.25)"], group["BSP"]
-    what, said = f"accuracy, FedAvg (1, 0.25), less BSP's, {title}", FEDAVG[SETTINGS[title].optimizer]
-    less = difference(last_score(fed), last_score(base))
-    found = [row for delta in DELTAS for row in delta_rows(title, group, delta, tried)]
-    return [*found, ClaimRow(what, "table 1", said, less, f"Not known. Its LSSR is {mean_text(lssr(fed))}.")]
-
-
-def delta_rows(title: str, group: Results, delta: str, tried: Results) -> list[ClaimRow]:
-    said, of = PAPER[SETTINGS[title].optimizer, delta], f"{title}, delta {delta}"
-    ours, base = group[f"SelSync delta = {delta}"], group["BSP"]
-    gain, steps = difference(last_score(ours), last_score(base)), steps_over(ours, base)
-    return [
-        ClaimRow(f"LSSR, {of}", "table 1", said.lssr, lssr(ours), delta_note(group)),
-        ClaimRow(f"accuracy less BSP's, {of}", "table 1", said.gain, gain, gain_note(ours, group, tried)),
-        ClaimRow(f"steps to convergence over BSP's, {of}", "table 1", said.steps, steps, level_note(ours, base)),
-        ClaimRow(f"sooner at convergence, {of}", "table 1", said.sooner, sooner(ours, base), step_note(ours, base)),
-    ]
+    found: list[ClaimRow] = []
+    for delta in DELTAS:
+        ours, said = group[f"SelSync delta = {delta}"], PAPER[SETTINGS[title].optimizer, delta]
+        notes = delta_note(group), gain_note(ours, group, tried)
+        found += delta_rows(f"{title}, delta {delta}", said, ours, group["BSP"], *notes)
+    why = f"Not known. Its LSSR is {mean_text(lssr(group['FedAvg (1, 0.25)']))}."
+    return [*found, fed_row(title, SETTINGS[title], group, why)]
 
 
 def gain_note(ours: Runs, group: Results, tried: Results) -> str:

@@ -1,6 +1,5 @@
 """Evidence from the traces that `polyrhythm run --trace` and the simulator keep: one file a phase."""
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,19 +51,16 @@ def begins(path: Path) -> bool:
 
 def read_lines(path: Path) -> tuple[Trace, bool]:
     """The whole lines of a trace, and whether its last one is not whole, which was being written."""
-    if path.stat().st_size > LARGEST:
+    size = path.stat().st_size
+    if size > LARGEST:
         raise TraceError(f"{path} has more than {LARGEST >> 30} GiB; trace fewer epochs, or give its first lines")
     with open(path, "rb") as file:
-        file.seek(-1 if path.stat().st_size else 0, os.SEEK_END)
+        file.seek(max(0, size - 1))
         ended = file.read() == b"\n"
     if ended:
         return Trace.load(path), False
     with open(path, encoding="utf-8", errors="replace") as lines:
-        return Trace.parse((line for line in lines if is_whole(line)), str(path)), True
-
-
-def is_whole(line: str) -> bool:
-    return line.endswith("\n")
+        return Trace.parse((line for line in lines if line.endswith("\n")), str(path)), True
 
 
 def check_one_job(folder: Path, jobs: Mapping[Path, str | None]) -> None:

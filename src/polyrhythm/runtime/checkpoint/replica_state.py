@@ -85,12 +85,8 @@ def capture(
     model: nn.Module, optimizer: Optimizer, velocity: Tensor | None, kept: Mapping[str, Keepable]
 ) -> ReplicaState:
     """A copy of everything as it is now."""
-    whole, lost = model.state_dict(), list[str]()
-    tensors = {name: copied(value) for name, value in whole.items() if isinstance(value, Tensor)}
-    others = {name: value for name, value in whole.items() if not isinstance(value, Tensor)}
-    modules = extra_states(model)
-    extra = plain_ones(((name, value) for name, value in others.items() if name in modules), lost)
-    lost += [f"{name} is neither a tensor nor taken back by {TAKES_BACK}" for name in others if name not in modules]
+    lost: list[str] = []
+    tensors, extra = parts_of_model(model, lost)
     state = dict(optimizer_tensors(model, optimizer))
     if velocity is not None:
         state[VELOCITY] = copied(velocity)
@@ -105,6 +101,16 @@ def capture(
         "extra": extra,
     }
     return ReplicaState(tensors, state, numbers, tuple(dict.fromkeys(lost)))
+
+
+def parts_of_model(model: nn.Module, lost: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Its tensors, and what modules keep beside them; `lost` gets a line for what else it has."""
+    modules, whole = extra_states(model), model.state_dict()
+    tensors = {name: copied(value) for name, value in whole.items() if isinstance(value, Tensor)}
+    others = {name: value for name, value in whole.items() if not isinstance(value, Tensor)}
+    extra = plain_ones(((name, value) for name, value in others.items() if name in modules), lost)
+    lost += [f"{name} is neither a tensor nor taken back by {TAKES_BACK}" for name in others if name not in modules]
+    return tensors, extra
 
 
 def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
