@@ -13,12 +13,12 @@ BUCKET_MB = 0.005
 """Small enough for several buckets."""
 
 
-def network(batch_norm: bool = True) -> nn.Module:
+def network(batch_norm: bool = True, width: int = 64) -> nn.Module:
     """Three linear layers in at least two buckets, the same on every rank."""
     torch.manual_seed(0)
-    norm = [nn.BatchNorm1d(64)] if batch_norm else []
+    norm = [nn.BatchNorm1d(width)] if batch_norm else []
     return nn.Sequential(
-        nn.Linear(20, 64), *norm, nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5), nn.Flatten()
+        nn.Linear(20, width), *norm, nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 5), nn.Flatten()
     )
 
 

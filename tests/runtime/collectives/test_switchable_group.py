@@ -19,6 +19,7 @@ from polyrhythm.runtime.collectives import model_averaging as averager
 from polyrhythm.runtime.collectives.hosts import host_map
 from polyrhythm.runtime.collectives.nonraising_work import GuardedWork
 from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
+from polyrhythm.runtime.collectives.shared.lent import SEGMENTS
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.testing.processes import run_workers
 from tests import proc
@@ -29,6 +30,8 @@ KINDS: dict[str, Callable[[dist.ProcessGroup | None, int], Trainer]] = {
     "no buffers": lambda group, seed: Trainer(group, seed, network(batch_norm=False)),
     "static graph": lambda group, seed: Trainer(group, seed, static_graph=True),
     "bucket views": lambda group, seed: Trainer(group, seed, gradient_as_bucket_view=True),
+    "long buckets": lambda group, seed: Trainer(group, seed, network(width=300)),
+    "long bucket views": lambda group, seed: Trainer(group, seed, network(width=300), gradient_as_bucket_view=True),
     "unused parameters": lambda group, seed: Trainer(group, seed, Branches(), find_unused_parameters=True),
     "fp16 hook": lambda group, seed: with_fp16_hook(Trainer(group, seed)),
 }
@@ -71,6 +74,22 @@ def bsp_worker(rank: int, size: int, port: int) -> dict[str, bool]:
     same["uneven inputs"] = equal(uneven(None, rank), uneven(group, rank))
     assert group.failure is None
     return same
+
+
+def lending_worker(rank: int, size: int, port: int) -> list[bool]:
+    """Whether anything is lent after sums that a script asks for, and after steps with long buckets."""
+    _, group = connect(rank, size, port)
+    parameter = torch.ones(100_000)
+    for _ in range(3):
+        dist.all_reduce(parameter, group=group)
+    lent = [bool(SEGMENTS)]
+    trainer = KINDS["long buckets"](group, rank)
+    trainer.steps(5)
+    return [*lent, bool(SEGMENTS)]
+
+
+def test_buckets_are_lent_and_what_a_script_has_is_not(store: TCPStore) -> None:
+    assert run_workers(lending_worker, 2, 2, store.port) == [[False, True]] * 2
 
 
 def uneven(group: dist.ProcessGroup | None, rank: int) -> list[torch.Tensor]:

@@ -90,9 +90,9 @@ class Generation:
         assert group is not None, f"generation {self.prefix!r} is closed"
         return group
 
-    def in_memory(self, name: str, tensors: list[torch.Tensor], options: Any) -> Offer | None:
-        """That collective in memory that the members share, if it can be had; all of them answer the same."""
-        return self.shared.offer(name, tensors, options) if self.shared else None
+    def in_memory(self, name: str, tensors: list[torch.Tensor], options: Any, lends: bool = False) -> Offer | None:
+        """That collective in memory that the members share, if it can be had; see `SharedExchanges.offer`."""
+        return self.shared.offer(name, tensors, options, lends) if self.shared else None
 
     def open_peer_sockets(self, timeout: timedelta = CONNECT_TIMEOUT) -> None:
         """Connect the members for `gather`; all of them call this.

@@ -20,17 +20,21 @@ from polyrhythm.runtime.collectives.nonraising_work import guard
 from polyrhythm.training.flat import gradient_of, local_part, part_of
 
 
-def all_reduce(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
-    """Combine the members' tensors in place; equal bits on every member.
+def all_reduce(
+    generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, lends: bool = False
+) -> None:
+    """Combine the members' tensors in place; equal bits on every member. `lends` is as of `SharedBuffers.add_up`.
 
     Raises:
         GroupError: when a member is lost; the content of `tensor` is undefined then.
     """
-    finish(generation, "allreduce", [tensor], reduction(op))
+    finish(generation, "allreduce", [tensor], reduction(op), lends)
 
 
-def launch_reduction(generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> "InFlight":
-    if offer := generation.in_memory("allreduce", [tensor], reduction(op)):
+def launch_reduction(
+    generation: Generation, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, lends: bool = False
+) -> "InFlight":
+    if offer := generation.in_memory("allreduce", [tensor], reduction(op), lends):
         return InFlight(generation, "allreduce", offer.start())
     return launch(generation, "allreduce", [tensor], [tensor], reduction(op))
 
@@ -50,13 +54,16 @@ class UnderWay(Protocol):
 
 
 LaunchSum: TypeAlias = Callable[[Generation, Tensor, bool], UnderWay]
-"""Starts to sum up the members' float32 vectors in place; the flag says that this member's is all zeros."""
+"""Starts to sum up the members' float32 vectors in place; the flag says that this member's is all zeros.
+
+The vector is the caller's alone: it may be lent, see `SharedBuffers.add_up`.
+"""
 
 
 def launch_sum(generation: Generation, tensor: Tensor, zero: bool) -> UnderWay:
     """A `LaunchSum` that reduces from worker to worker; zeros travel as well."""
     del zero
-    return launch_reduction(generation, tensor)
+    return launch_reduction(generation, tensor, lends=True)
 
 
 def mean(generation: Generation, vector: Tensor, share: float | None = None) -> None:
@@ -125,9 +132,11 @@ def expect_success(generation: Generation, collective: str) -> None:
         )
 
 
-def finish(generation: Generation, collective: str, tensors: list[Tensor], options: object) -> None:
+def finish(
+    generation: Generation, collective: str, tensors: list[Tensor], options: object, lends: bool = False
+) -> None:
     """Run a collective in the place of these tensors to its end; a failure ends the generation."""
-    if offer := generation.in_memory(collective, tensors, options):
+    if offer := generation.in_memory(collective, tensors, options, lends):
         offer.run_now()
         expect_success(generation, collective)
     else:

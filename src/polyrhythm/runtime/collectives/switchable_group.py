@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import _engine_run_backward
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
@@ -36,6 +37,9 @@ BACKEND = "polyrhythm"
 
 BETWEEN_TWO = ("send", "recv", "recv_anysource")
 """These end with what the other one does, who may want to do something else before; gloo's end with a limit, too."""
+
+ENGINE: Final = _engine_run_backward.__code__
+"""From where torch's engine is called, and calls."""
 
 Tensors: TypeAlias = list[torch.Tensor]
 
@@ -175,7 +179,10 @@ class SwitchGroup(dist.ProcessGroup):
     # and how they are filled without other members: as if all had contributed the same.
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        return self._run("allreduce", tensors, None, tensors, opts=opts)
+        # What torch's engine sums up by itself is a bucket of DistributedDataParallel, which nobody else has.
+        caller = sys._getframe().f_back
+        bucket = caller is None or caller.f_code is ENGINE
+        return self._run("allreduce", tensors, None, tensors, opts=opts, lends=bucket)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         return self._run("allreduce_coalesced", tensors, None, tensors, opts=opts)
@@ -244,7 +251,15 @@ class SwitchGroup(dist.ProcessGroup):
     def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
         return self._run("recv_anysource", tensors, _nobody, tensors, tag, opts=None)
 
-    def _run(self, name: str, outputs: Tensors, fill: Callable[[], None] | None, *args: Any, opts: Any) -> dist.Work:
+    def _run(
+        self,
+        name: str,
+        outputs: Tensors,
+        fill: Callable[[], None] | None,
+        *args: Any,
+        opts: Any,
+        lends: bool = False,
+    ) -> dist.Work:
         self.launched_s = time.perf_counter()
         self.launches += 1
         generation, on_gpu = self.generation, outputs[0].is_cuda
@@ -252,7 +267,7 @@ class SwitchGroup(dist.ProcessGroup):
             if fill:
                 fill()
             return FinishedWork(outputs)
-        if generation.shared and (offer := generation.shared.offer(name, outputs, opts)):
+        if generation.shared and (offer := generation.shared.offer(name, outputs, opts, lends)):
             return self._exchange(offer)
         try:
             work = getattr(generation.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))

@@ -57,8 +57,9 @@ class Hierarchy:
         self._leaders = Leaders(between, self._host, len(hosts.hosts), *limits, health) if own == 0 else None
         self._memory = SharedBuffers(here, own, size, *limits) if size > 1 else None
 
-    def add_up(self, vector: Tensor, kind: Kind, meanwhile: Meanwhile = None) -> None:
-        """As `SharedBuffers.add_up`; the bits are the same on all hosts, too."""
+    def add_up(self, vector: Tensor, kind: Kind, meanwhile: Meanwhile = None, lends: bool = False) -> None:
+        """As `SharedBuffers.add_up`, but nothing is lent; the bits are the same on all hosts, too."""
+        del lends
         sent: Sent | None = None
         for chunk in torch.split(vector, CHUNK // vector.itemsize):
             following = self._send(chunk, kind, meanwhile)

@@ -3,7 +3,8 @@
 All map one piece of memory, in which each has a buffer of a few windows, and show their vectors there, window by
 window. Each member owns a part of a window: it adds up what all have of it, in the order in which gloo would, so that
 the sum has the bits of gloo's, and all take the sums of the others. A short vector is added up by everyone, which saves
-a wait. Long vectors of two members, and long broadcasts, are read where they are, if that is not forbidden.
+a wait. Long vectors that all members lend are added up where they are. Those of two members, and long broadcasts, are
+read where they are otherwise, if that is not forbidden.
 """
 
 import socket
@@ -18,6 +19,7 @@ from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
 from polyrhythm.runtime.collectives.shared.kinds import BROADCAST, Kind, call_of
+from polyrhythm.runtime.collectives.shared.lent import Borrowed, Lender, take_back
 from polyrhythm.runtime.collectives.shared.parts import OwnedPart, Window, piece_of, whole, windows
 from polyrhythm.runtime.collectives.shared.peer_memory import open_peer_memory
 from polyrhythm.runtime.collectives.shared.words import (
@@ -25,6 +27,7 @@ from polyrhythm.runtime.collectives.shared.words import (
     CALLS,
     CONSUMED,
     GONE,
+    OPENED,
     PUBLISHED,
     REDUCED,
     SLOTS,
@@ -41,6 +44,8 @@ LONG: Final = 2**18
 """Bytes of a vector that is read where it is: each read takes the kernel its time."""
 SCRATCH: Final = 2**20
 """Bytes that are read at a time."""
+BLOCK: Final = 2**16
+"""Numbers of lent vectors that are added up at a time: a core's cache holds the sum until all have it."""
 
 Meanwhile = Callable[[], None] | None
 
@@ -69,13 +74,14 @@ class SharedBuffers:
         self._memory: SharedVector | None = None
         self._published = self._reduced = self._consumed = 0
 
-    def add_up(self, vector: Tensor, kind: Kind, meanwhile: Meanwhile = None) -> None:
+    def add_up(self, vector: Tensor, kind: Kind, meanwhile: Meanwhile = None, lends: bool = False) -> None:
         """Combine all members' vectors in the place of this one's; all call this, and have the same bits then.
 
         Args:
             vector: flat, contiguous, on the CPU, of equal length and type on all.
             kind: how.
             meanwhile: called once, when the others can go on.
+            lends: whether the vector's storage may move into memory that the others map, and stay there.
 
         Raises:
             OSError: if one is gone or does not come in time; the content of `vector` is undefined then.
@@ -85,10 +91,13 @@ class SharedBuffers:
         byte_count, call = vector.nbytes, call_of(kind, len(vector))
         if byte_count * self._size <= SHORT:
             self._add_up_whole(vector, kind, call, meanwhile)
-        elif byte_count >= LONG and self._size == 2 and self._peers is not None:
-            self._add_up_in_place(vector, kind, call, meanwhile)
-        else:
+        elif byte_count < LONG:
             self._add_up_windows(vector, kind, call, meanwhile)
+        elif lends and self._lends and self._lender.lend(vector):
+            self._add_up_lent(vector, kind, call, meanwhile)
+        else:
+            self._lender.keep()
+            self._add_up_kept(vector, kind, call, meanwhile)
 
     def spread(self, vector: Tensor, source: int, meanwhile: Meanwhile = None) -> None:
         """Give all members the bytes of the member `source`; arguments and errors else as of `add_up`."""
@@ -123,6 +132,8 @@ class SharedBuffers:
         self._words = SharedWords(memory[:head].numpy().data, self._rank, self._sockets, self._timeout_s)
         self._space, self._slots = memory[head:], dict[torch.dtype, Any]()
         self._peers, self._scratch = open_peer_memory(self._peer_sockets.gather), torch.empty(0, dtype=torch.uint8)
+        self._lender, self._lends = Lender(self._words.own, self._size), True
+        self._borrowed = Borrowed(self._words.columns, self._rank)
 
     def _hand_out(self, elements: int) -> SharedVector:
         memory = SharedVector.create(elements, sparse=True)
@@ -156,6 +167,10 @@ class SharedBuffers:
         self._words.wait(PUBLISHED, number)
         self._words.check(call, (number - 1) % SLOTS, range(self._size))
 
+    def _all_reduced(self) -> None:
+        self._words.tell(REDUCED, self._published)
+        self._words.wait(REDUCED, self._published)
+
     def _finish(self) -> None:
         self._words.own[REDUCED] = self._reduced = self._consumed = self._published
         self._words.tell(CONSUMED, self._consumed)
@@ -172,12 +187,70 @@ class SharedBuffers:
             combine_all(kind, [slots[rank, slot, start:stop] for rank in order], own[start:stop])
         self._finish()
 
+    # -- where they are lent -------------------------------------------------------------------------------------------
+
+    def _add_up_lent(self, vector: Tensor, kind: Kind, call: int, meanwhile: Meanwhile) -> None:
+        try:
+            self._show_nothing(call, meanwhile)
+            if self._borrowed.all_lend and self._all_opened(vector, call):
+                self._reduce_lent(vector, kind)
+                self._finish()
+                return
+        except BaseException:
+            take_back(vector)
+            raise
+        self._add_up_anew(vector, kind, call)
+
+    def _show_nothing(self, call: int, meanwhile: Meanwhile = None) -> None:
+        self._slot(call)
+        self._publish(meanwhile)
+        self._expect_published(self._published, call)
+
+    def _all_opened(self, vector: Tensor, call: int) -> bool:
+        if self._borrowed.some_are_new:
+            self._words.own[OPENED] = self._borrowed.open(vector.nbytes)
+            self._show_nothing(call)
+            self._lends = all(self._words.columns[OPENED])
+            self._lender.know(vector)
+        return self._lends
+
+    def _reduce_lent(self, vector: Tensor, kind: Kind) -> None:
+        vectors = [kind.numbers(each) for each in self._borrowed.vectors(vector.view(torch.uint8))]
+        scratch, length = self._numbers_to_scratch(kind), len(vector)
+        plan = windows(length, self._size, self._rank, length, vector.itemsize, min(kind.most, BLOCK))
+        for start, stop, order in plan[0].parts:
+            total = scratch[: stop - start]
+            combine_all(kind, [vectors[rank][start:stop] for rank in order], total)
+            for each in vectors:
+                each[start:stop] = total
+        self._all_reduced()
+
+    def _somebody_lends(self, call: int) -> bool:
+        """Whether all go another way now than this member has begun."""
+        self._expect_published(self._published, call)
+        return self._borrowed.somebody_lends
+
+    def _add_up_anew(self, vector: Tensor, kind: Kind, call: int) -> None:
+        self._finish()
+        self._words.wait(CONSUMED, self._consumed)  # all have seen who lends
+        self._lender.keep()
+        self._add_up_kept(vector, kind, call)
+
+    def _add_up_kept(self, vector: Tensor, kind: Kind, call: int, meanwhile: Meanwhile = None) -> None:
+        if self._size == 2 and self._peers is not None:
+            self._add_up_in_place(vector, kind, call, meanwhile)
+        else:
+            self._add_up_windows(vector, kind, call, meanwhile)
+
     # -- in windows ----------------------------------------------------------------------------------------------------
 
     def _add_up_windows(self, vector: Tensor, kind: Kind, call: int, meanwhile: Meanwhile) -> None:
         own, slots, width = kind.numbers(vector), self._slots_of(kind), WINDOW // vector.itemsize
         plan = windows(len(own), self._size, self._rank, width, vector.itemsize, kind.most)
         self._show(own, slots, plan[0], call, meanwhile)
+        if vector.nbytes >= LONG and self._somebody_lends(call):
+            self._add_up_anew(vector, kind, call)
+            return
         for number, window in enumerate(plan):
             if number + 1 < len(plan):
                 self._show(own, slots, plan[number + 1], call)
@@ -228,21 +301,20 @@ class SharedBuffers:
     def _add_up_in_place(self, vector: Tensor, kind: Kind, call: int, meanwhile: Meanwhile) -> None:
         item_bytes = vector.itemsize
         pieces = [piece_of(len(vector), self._size, rank, item_bytes) for rank in range(self._size)]
-        with self._lent(vector, call, meanwhile):
-            self._expect_published(self._published, call)
-            self._reduce_in_place(vector, kind, pieces[self._rank])
-            self._words.tell(REDUCED, self._published)
-            self._words.wait(REDUCED, self._published)
-            for rank, (start, stop, _) in enumerate(pieces):
-                if rank != self._rank:
-                    first, count = start * item_bytes, (stop - start) * item_bytes
-                    self._fetch(rank, first, vector.data_ptr() + first, count)
-            self._expect_lent(range(self._size))
+        with self._readable(vector, call, meanwhile):
+            if not (lent := self._somebody_lends(call)):
+                self._reduce_in_place(vector, kind, pieces[self._rank])
+                self._all_reduced()
+                for rank, (start, stop, _) in enumerate(pieces):
+                    if rank != self._rank:
+                        first, count = start * item_bytes, (stop - start) * item_bytes
+                        self._fetch(rank, first, vector.data_ptr() + first, count)
+                self._expect_readable(range(self._size))
+        if lent:
+            self._add_up_anew(vector, kind, call)
 
     def _reduce_in_place(self, vector: Tensor, kind: Kind, piece: OwnedPart) -> None:
-        if not len(self._scratch):
-            self._scratch = torch.empty(SCRATCH, dtype=torch.uint8)
-        own, scratch, item_bytes = kind.numbers(vector), kind.numbers(self._scratch), vector.itemsize
+        own, scratch, item_bytes = kind.numbers(vector), self._numbers_to_scratch(kind), vector.itemsize
         first, last, (_, *others) = piece
         width = SCRATCH // item_bytes
         for start in range(first, last, width):
@@ -254,16 +326,21 @@ class SharedBuffers:
                     mine, theirs = own[begin:end], scratch[begin - start : end - start]
                     kind.operation(mine, theirs, out=mine)
 
+    def _numbers_to_scratch(self, kind: Kind) -> Any:
+        if not len(self._scratch):
+            self._scratch = torch.empty(SCRATCH, dtype=torch.uint8)
+        return kind.numbers(self._scratch)
+
     def _spread_in_place(self, vector: Tensor, source: int, call: int, meanwhile: Meanwhile) -> None:
-        with self._lent(vector, call, meanwhile):
+        with self._readable(vector, call, meanwhile):
             if source != self._rank:
                 self._words.wait(PUBLISHED, self._published, source)
                 self._words.check(call, (self._published - 1) % SLOTS, (source,))
                 self._fetch(source, 0, vector.data_ptr(), len(vector))
-                self._expect_lent((source,))
+                self._expect_readable((source,))
 
     @contextmanager
-    def _lent(self, vector: Tensor, call: int, meanwhile: Meanwhile) -> Iterator[None]:
+    def _readable(self, vector: Tensor, call: int, meanwhile: Meanwhile) -> Iterator[None]:
         """Others read the vector until all are through, or this member gives up."""
         self._slot(call)
         self._words.own[ADDRESS] = vector.data_ptr()
@@ -280,8 +357,8 @@ class SharedBuffers:
         assert self._peers is not None
         self._peers.read(rank, self._words.columns[ADDRESS][rank] + offset, target, count)
 
-    def _expect_lent(self, ranks: Iterable[int]) -> None:
-        """What was read is what was lent: who gives up takes its vector back first, and may write into it then."""
+    def _expect_readable(self, ranks: Iterable[int]) -> None:
+        """What was read is what was there: who gives up takes its vector back first, and may write into it then."""
         fence()
         if not all(self._words.columns[ADDRESS][rank] for rank in ranks):
             raise ConnectionResetError(GONE)

@@ -29,7 +29,7 @@ MemberExchange: TypeAlias = Callable[[Meanwhile], None]
 class MemberBuffers(Protocol):
     """One member's view of all: `SharedBuffers` on one host, a `Hierarchy` on several."""
 
-    def add_up(self, vector: Tensor, kind: Kind, meanwhile: Meanwhile = None) -> None: ...
+    def add_up(self, vector: Tensor, kind: Kind, meanwhile: Meanwhile = None, lends: bool = False) -> None: ...
     def spread(self, vector: Tensor, source: int, meanwhile: Meanwhile = None) -> None: ...
     def end(self) -> None: ...
     def close(self) -> None: ...
@@ -70,8 +70,11 @@ class SharedExchanges:
         self._thread: threading.Thread | None = None
         health.await_end(buffers)
 
-    def offer(self, name: str, tensors: list[Tensor], options: Any) -> "Offer | None":
-        """The collective of that name, if it can be had in shared memory; all members answer the same."""
+    def offer(self, name: str, tensors: list[Tensor], options: Any, lends: bool = False) -> "Offer | None":
+        """The collective of that name, if it can be had in shared memory; all members answer the same.
+
+        `lends` is as of `SharedBuffers.add_up`; members may differ in it.
+        """
         if name not in ("allreduce", "broadcast") or not is_vector(tensors):
             return None
         vector = tensors[0].detach().view(-1)
@@ -79,7 +82,7 @@ class SharedExchanges:
             spread = partial(self._buffers.spread, vector.view(torch.uint8), options.rootRank if options else 0)
             return Offer(self, tensors, spread)
         kind = kind_of(vector.dtype, options.reduceOp if options else ReduceOp.SUM)
-        return Offer(self, tensors, partial(self._buffers.add_up, vector, kind)) if kind else None
+        return Offer(self, tensors, partial(self._buffers.add_up, vector, kind, lends=lends)) if kind else None
 
     def start(self, tensors: list[Tensor], exchange: MemberExchange) -> SharedWork:
         """MemberExchange in a thread; at once if this is called there, by what was to follow another exchange."""

@@ -28,6 +28,17 @@ ADDRESS: Final = 4
 """Word of a member: where in its own memory its vector is."""
 CALLS: Final = 5
 """First of the words, one for each slot, that say what is done there, see `call_of`."""
+SEGMENT: Final = 8
+"""Word of a member: which of its vectors it lends, see `Lender`; 0 for none."""
+INODE: Final = 9
+DEVICE: Final = 10
+"""Words of a member: by which others know the memory that it lends."""
+LIVE: Final = 11
+"""Word of a member: numbers of the vectors that it has lent and that are still there, as bits."""
+PROCESS: Final = 12
+"""Word of a member: its process."""
+OPENED: Final = 13
+"""Word of a member: whether it could open what the others lend."""
 SLOTS: Final = 3
 """Windows of a buffer. Who is ahead shows so many before it waits for the others to take them."""
 

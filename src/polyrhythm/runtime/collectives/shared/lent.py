@@ -1,0 +1,231 @@
+"""Vectors that members lend to each other: the others map them, and read and write them where they are.
+
+A storage moves into shared memory under all tensors that have it when it is exchanged for the second time, as
+DistributedDataParallel's buckets are in each step; one that is exchanged once is not worth it. The others open it by
+the owner's descriptor, and see by its inode that it is the one that is meant.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from polyrhythm.runtime.collectives.shared.peer_memory import LIBRARY
+from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LIVE, PROCESS, SEGMENT
+
+ROOM: Final = Path("/dev/shm")
+"""Where torch's shared memory comes from; in a container it is often small."""
+MOST: Final = 62
+"""Vectors of a member that are lent at a time: their numbers are bits of a word."""
+MAP_FIXED: Final = 0x10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A storage in shared memory: its number in this process, where it is here, and how others find it."""
+
+    number: int
+    storage: StorageWeakRef
+    address: int
+    byte_count: int
+    fd: int
+    inode: int
+    device: int
+
+    def map_anew(self, fd: int, more: int) -> None:
+        """Give this process other memory at the same address, which nobody else writes."""
+        protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | MAP_FIXED | more
+        if LIBRARY.mmap(self.address, self.byte_count, protection, flags, fd, 0) != self.address:
+            raise MemoryError("a vector cannot be taken back from the members that it was lent to")
+
+
+LOCK: Final = threading.RLock()
+SEGMENTS: Final = dict[int, Segment]()
+"""This process's, by storage. They outlive the members' generation, as the storages may."""
+
+
+class Lender:
+    """What one member lends.
+
+    Args:
+        own: this member's words.
+        members: how many may lend at the same time on this host.
+    """
+
+    def __init__(self, own: memoryview, members: int) -> None:
+        own[PROCESS] = os.getpid()
+        self._own, self._members = own, members
+        self._seen, self._known = dict[int, StorageWeakRef](), set[Segment]()
+
+    def lend(self, vector: Tensor) -> bool:
+        """Say in this member's words where the vector is; whether it is lent."""
+        segment = self._segment_of(vector)
+        if segment is None:
+            self.keep()
+            return False
+        self._own[SEGMENT] = segment.fd << 16 | (segment not in self._known) << 8 | segment.number + 1
+        self._own[INODE], self._own[DEVICE], self._own[LIVE] = segment.inode, segment.device, numbers_of(live())
+        return True
+
+    def know(self, vector: Tensor) -> None:
+        """The others have opened it."""
+        self._known.add(SEGMENTS[vector.untyped_storage()._cdata])
+
+    def keep(self) -> None:
+        """Say that the next vector is not lent."""
+        self._own[SEGMENT] = 0
+
+    def _segment_of(self, vector: Tensor) -> Segment | None:
+        storage = vector.untyped_storage()
+        found = SEGMENTS.get(storage._cdata)
+        if found is not None and not found.storage.expired():
+            return found
+        if storage.is_shared() or storage.nbytes() != vector.nbytes or not self._comes_again(storage):
+            return None
+        return move(storage, self._members)
+
+    def _comes_again(self, storage: torch.UntypedStorage) -> bool:
+        before = self._seen.get(storage._cdata)
+        if before is not None and not before.expired():
+            return True
+        self._seen = {key: seen for key, seen in self._seen.items() if not seen.expired()}
+        self._seen[storage._cdata] = StorageWeakRef(storage)
+        return False
+
+
+def live() -> list[Segment]:
+    with LOCK:
+        for key in [key for key, segment in SEGMENTS.items() if segment.storage.expired()]:
+            del SEGMENTS[key]
+        return list(SEGMENTS.values())
+
+
+def numbers_of(segments: Sequence[Segment]) -> int:
+    """As bits of a word."""
+    return sum(1 << segment.number for segment in segments)
+
+
+def move(storage: torch.UntypedStorage, members: int) -> Segment | None:
+    """Move a storage into shared memory; None where all members together have no room there."""
+    with LOCK:
+        return move_one(storage, members)
+
+
+def move_one(storage: torch.UntypedStorage, members: int) -> Segment | None:
+    taken = {segment.number for segment in live()}
+    number = next((number for number in range(MOST) if number not in taken), None)
+    if number is None or room() < 2 * members * storage.nbytes():
+        return None
+    try:
+        fd, byte_count = storage._share_fd_cpu_()
+    except RuntimeError:  # there was no room after all
+        return None
+    place, file = (storage.data_ptr(), byte_count), os.fstat(fd)
+    segment = Segment(number, StorageWeakRef(storage), *place, fd, file.st_ino, file.st_dev)
+    SEGMENTS[storage._cdata] = segment
+    return segment
+
+
+def room() -> int:
+    try:
+        found = os.statvfs(ROOM)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def take_back(vector: Tensor) -> None:
+    """Give a lent vector memory of its own at its old address: one that still writes for an exchange that this member
+    has given up, as after it was stopped, does not reach it any more.
+    """
+    kept, segment = vector.clone(), SEGMENTS.pop(vector.untyped_storage()._cdata)
+    segment.map_anew(-1, mmap.MAP_ANONYMOUS)
+    vector.copy_(kept)
+
+
+def keep_apart_in_child() -> None:
+    """After a fork: what the child writes into a lent vector stays there, as in any other."""
+    for segment in SEGMENTS.values():
+        if not segment.storage.expired():
+            segment.map_anew(segment.fd, 0)
+    SEGMENTS.clear()
+
+
+os.register_at_fork(after_in_child=keep_apart_in_child)
+
+
+class Borrowed:
+    """What the others lend to one member.
+
+    Args:
+        columns: all members' words, by word.
+        rank: of this member.
+    """
+
+    def __init__(self, columns: list[memoryview], rank: int) -> None:
+        self._columns, self._rank = columns, rank
+        self._found = dict[tuple[int, int], Tensor]()
+
+    @property
+    def all_lend(self) -> bool:
+        return all(self._columns[SEGMENT])
+
+    @property
+    def somebody_lends(self) -> bool:
+        return any(self._columns[SEGMENT])
+
+    @property
+    def some_are_new(self) -> bool:
+        return any(said >> 8 & 1 for said in self._columns[SEGMENT])
+
+    def open(self, byte_count: int) -> bool:
+        """Open what is new, and let go of what is no more; whether all of it could be opened."""
+        live = self._columns[LIVE]
+        self._found = {key: found for key, found in self._found.items() if live[key[0]] >> key[1] & 1}
+        try:
+            for rank, said in enumerate(self._columns[SEGMENT]):
+                if rank != self._rank and said >> 8 & 1:
+                    self._found[rank, number_in(said)] = self._open_one(rank, said >> 16, byte_count)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def vectors(self, own: Tensor) -> list[Tensor]:
+        """The bytes of all members' vectors, by rank; `own` are this one's."""
+        said = self._columns[SEGMENT]
+        return [own if rank == self._rank else self._found[rank, number_in(said[rank])] for rank in range(len(said))]
+
+    def _open_one(self, rank: int, fd: int, byte_count: int) -> Tensor:
+        opened = os.open(f"/proc/{self._columns[PROCESS][rank]}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            file = os.fstat(opened)
+            if (file.st_ino, file.st_dev) != (self._columns[INODE][rank], self._columns[DEVICE][rank]):
+                raise OSError("this is another file")
+            memory = mmap.mmap(opened, byte_count, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        finally:
+            os.close(opened)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def number_in(said: int) -> int:
+    return (said & 0xFF) - 1
+
+
+def declare() -> None:
+    if hasattr(LIBRARY, "mmap"):
+        plain: Any = ctypes.c_int
+        LIBRARY.mmap.restype = ctypes.c_void_p
+        LIBRARY.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, plain, plain, plain, ctypes.c_long)
+
+
+declare()

@@ -1,0 +1,228 @@
+"""Vectors that members lend to each other, all members in one process."""
+
+import gc
+import mmap
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from polyrhythm.runtime.collectives.shared import lent
+from polyrhythm.runtime.collectives.shared.buffers import LONG, SharedBuffers
+from polyrhythm.runtime.collectives.shared.kinds import KINDS, Kind
+from polyrhythm.runtime.collectives.shared.lent import MOST, SEGMENTS, Borrowed, Lender
+from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LIVE, PROCESS, SEGMENT, WORDS
+from tests.runtime.collectives.shared.test_buffers import FLOATS, added, buffers, close
+from tests.runtime.members import together
+
+LENGTH = LONG // 4 + 5
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """What a test has lent has gone with it."""
+    yield
+    gc.collect()
+    assert not lent.live()
+
+
+def drawn(size: int, kind: Kind, length: int = LENGTH) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [(100 * torch.randn(length, generator=generator)).to(kind.dtype) for _ in range(size)]
+
+
+def check(sides: list[SharedBuffers], vectors: list[torch.Tensor], kind: Kind, lends: tuple[bool, ...]) -> None:
+    """That all have the bits of one sum, each lending its vector or not."""
+    values = drawn(len(sides), kind, len(vectors[0]))
+    for vector, value in zip(vectors, values, strict=True):
+        vector.copy_(value)
+    together(lambda rank: sides[rank].add_up(vectors[rank], kind, lends=lends[rank]), len(sides))
+    assert all(torch.equal(vector, added(values, kind)) for vector in vectors)
+
+
+def shared(vectors: list[torch.Tensor]) -> list[bool]:
+    return [vector.is_shared() for vector in vectors]  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_lent_vectors_have_the_bits_of_one_sum(kind: Kind, size: int) -> None:
+    sides, vectors = buffers(size), drawn(size, kind, LONG + 5)
+    for time in range(3):
+        check(sides, vectors, kind, (True,) * size)
+        assert shared(vectors) == [time > 0] * size
+    close(sides)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_members_need_not_all_lend(size: int) -> None:
+    """Nor always; and what is lent is added up where it is again."""
+    sides, vectors = buffers(size), drawn(size, FLOATS)
+    patterns = [(True,) * size, (True,) * size, (False, *(True,) * (size - 1)), (True, *(False,) * (size - 1))]
+    for lends in [*reversed(patterns), (True,) * size, (False,) * size, *patterns]:
+        check(sides, vectors, FLOATS, lends)
+    assert all(sides[0]._borrowed._found)
+    close(sides)
+
+
+def test_several_vectors_in_turn() -> None:
+    sides = buffers(3)
+    several = [drawn(3, FLOATS, LENGTH + more) for more in range(3)]
+    for _ in range(3):
+        for vectors in several:
+            check(sides, vectors, FLOATS, (True,) * 3)
+    assert sorted(segment.number for segment in SEGMENTS.values()) == list(range(9))
+    close(sides)
+
+
+def test_what_comes_once_stays_where_it_is() -> None:
+    sides = buffers()
+    for _ in range(3):
+        vectors = drawn(2, FLOATS)
+        check(sides, vectors, FLOATS, (True, True))
+        assert shared(vectors) == [False, False]
+    close(sides)
+
+
+def test_parts_of_a_storage_stay_where_they_are() -> None:
+    sides, storages = buffers(), drawn(2, FLOATS, LENGTH + 1)
+    for _ in range(3):
+        check(sides, [storage[1:] for storage in storages], FLOATS, (True, True))
+    assert shared(storages) == [False, False]
+    close(sides)
+
+
+def test_nothing_is_lent_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lent, "room", lambda: 2 * 2 * 4 * LENGTH - 1)
+    sides, vectors = buffers(), drawn(2, FLOATS)
+    for _ in range(3):
+        check(sides, vectors, FLOATS, (True, True))
+    assert shared(vectors) == [False, False]
+    close(sides)
+
+
+def test_where_one_cannot_open_nobody_lends(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides, vectors, opened = buffers(3), drawn(3, FLOATS), list[int]()
+    original = Borrowed.open
+
+    def refuse(borrowed: Borrowed, byte_count: int) -> bool:
+        opened.append(borrowed._rank)
+        return original(borrowed, byte_count) and borrowed._rank != 1
+
+    monkeypatch.setattr(Borrowed, "open", refuse)
+    for _ in range(4):
+        check(sides, vectors, FLOATS, (True,) * 3)
+    assert sorted(opened) == [0, 1, 2]
+    close(sides)
+
+
+def test_a_vector_that_was_given_up_is_not_written_any_more() -> None:
+    """The second member is stopped in the middle of a sum, and goes on when the first one has left."""
+    sides, vectors = buffers(), drawn(2, FLOATS)
+    for _ in range(2):
+        check(sides, vectors, FLOATS, (True, True))
+    late = sides[1]._borrowed.vectors(vectors[1].view(torch.uint8))[0]
+    sides[1].end()
+    vectors[0].fill_(1.0)
+    with pytest.raises(OSError, match=r"gone|reset"):
+        sides[0].add_up(vectors[0], FLOATS, lends=True)
+    late.fill_(7)
+    assert torch.equal(vectors[0], torch.ones(LENGTH))
+    assert vectors[0].untyped_storage()._cdata not in SEGMENTS
+    close(sides)
+
+
+def test_what_was_taken_back_is_not_lent_again() -> None:
+    vectors = drawn(2, FLOATS)
+    sides = buffers()
+    for _ in range(2):
+        check(sides, vectors, FLOATS, (True, True))
+    lent.take_back(vectors[0])
+    close(sides)
+    sides = buffers()
+    for _ in range(3):
+        check(sides, vectors, FLOATS, (True, True))
+    assert vectors[0].untyped_storage()._cdata not in SEGMENTS
+    close(sides)
+
+
+def test_a_storage_outlives_the_members_that_it_was_lent_to() -> None:
+    vectors = drawn(2, FLOATS)
+    for _ in range(3):
+        sides = buffers()
+        check(sides, vectors, FLOATS, (True, True))
+        check(sides, vectors, FLOATS, (True, True))
+        close(sides)
+    assert len(SEGMENTS) == 2
+
+
+def two() -> tuple[Lender, Borrowed]:
+    """A member that lends, and another one's view of it."""
+    words = memoryview(bytearray(2 * WORDS * 8)).cast("Q")
+    return Lender(words[:WORDS], 2), Borrowed([words[word::WORDS] for word in range(WORDS)], 1)
+
+
+def lend(lender: Lender, vector: torch.Tensor) -> None:
+    assert lender.lend(vector) or lender.lend(vector)
+
+
+def test_what_is_no_more_is_let_go() -> None:
+    (lender, borrowed), (first, second) = two(), drawn(2, FLOATS)
+    lend(lender, first)
+    assert borrowed.some_are_new
+    assert borrowed.open(first.nbytes)
+    del first
+    lend(lender, second)
+    assert borrowed.open(second.nbytes)
+    assert len(borrowed._found) == 1
+    lender.know(second)
+    lend(lender, second)
+    assert not borrowed.some_are_new
+
+
+@pytest.mark.parametrize("word", [INODE, DEVICE])
+def test_another_file_is_not_opened(word: int) -> None:
+    """As the descriptor means one in a container whose processes have other numbers."""
+    (lender, borrowed), (vector, _) = two(), drawn(2, FLOATS)
+    lend(lender, vector)
+    borrowed._columns[word][0] += 1
+    assert not borrowed.open(vector.nbytes)
+
+
+def test_a_process_that_is_gone_lends_nothing() -> None:
+    (lender, borrowed), (vector, _) = two(), drawn(2, FLOATS)
+    lend(lender, vector)
+    borrowed._columns[PROCESS][0] = 2**22 + 1
+    assert not borrowed.open(vector.nbytes)
+
+
+def test_so_many_vectors_are_lent_at_a_time() -> None:
+    lender, borrowed = two()
+    vectors = drawn(MOST + 1, FLOATS, 8)
+    for vector in vectors[:MOST]:
+        lend(lender, vector)
+    assert borrowed._columns[LIVE][0] == 2**MOST - 1
+    assert not lender.lend(vectors[MOST])
+    assert not lender.lend(vectors[MOST])
+    assert borrowed._columns[SEGMENT][0] == 0
+    del vectors[3], vector
+    assert lender.lend(vectors[-1])
+
+
+def test_what_a_child_writes_stays_with_it() -> None:
+    (lender, _), (vector, _) = two(), drawn(2, FLOATS)
+    lend(lender, vector)
+    values = vector.clone()
+    if not (child := os.fork()):
+        vector.fill_(7)
+        os._exit(not vector.eq(7).all() or bool(SEGMENTS))
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.equal(vector, values)
+
+
+def test_a_vector_begins_with_its_memory() -> None:
+    (lender, _), (vector, _) = two(), drawn(2, FLOATS)
+    lend(lender, vector)
+    assert vector.data_ptr() % mmap.PAGESIZE == 0
+    assert os.fstat(SEGMENTS[vector.untyped_storage()._cdata].fd).st_size == vector.nbytes
