@@ -1,7 +1,9 @@
 """Sums of vectors that members on one host hold, in the memory that they share and through gloo, side by side.
 
 The members are processes that are forked from this one. They take turns with the two ways, each round gives one ratio,
-and the median counts. Small vectors are what BSP sends in its last bucket; 0.8 M and 11 M are models.
+and the median counts. Small vectors are what BSP sends in its last bucket; 0.8 M and 11 M are models. Long vectors are
+lent to the other members, as DistributedDataParallel's buckets are; with ``--kept`` they are not, as what a script sums
+up itself.
 
 With two members the time is also compared with that of the memory itself. In memory that both map, each member of two
 with vectors of n numbers of 4 bytes shows a half, adds up the other half, shows that, and takes what the other one has
@@ -44,21 +46,20 @@ def member(rank: int, size: int, port: int, orders: Connection) -> None:
     generation.open_peer_sockets()
     orders.send(generation.shared is not None)
     while (order := orders.recv()) is not None:
-        length, rounds = order
-        found = take_turns(generation, length, rounds)
+        found = take_turns(generation, *order)
         if rank == 0:
             orders.send(found)
     generation.gather(b"\0")
     os._exit(0)
 
 
-def take_turns(generation: Generation, length: int, rounds: int) -> tuple[Times, bool]:
+def take_turns(generation: Generation, length: int, rounds: int, lends: bool) -> tuple[Times, bool]:
     vector = torch.randn(length, generator=torch.Generator().manual_seed(generation.rank))
     ours, gloos = vector.clone(), vector.clone()
     gloo: Any = generation.backend(on_gpu=False)
     repeats = max(1, min(20, 2 * 10**7 // (length * generation.size)))
     ways: dict[str, Callable[[], object]] = {
-        "shared": lambda: all_reduce(generation, ours, lends=True),
+        "shared": lambda: all_reduce(generation, ours, lends=lends),
         "gloo": lambda: gloo.allreduce([gloos]).wait(),
         "memory": lambda: ours.copy_(vector) is gloos.copy_(vector),
     }
@@ -88,7 +89,7 @@ def timed(call: Callable[[], object], repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def measure(size: int, lengths: list[int], rounds: int, table: Table) -> bool:
+def measure(size: int, lengths: list[int], rounds: int, lends: bool, table: Table) -> bool:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -100,7 +101,7 @@ def measure(size: int, lengths: list[int], rounds: int, table: Table) -> bool:
     met = []
     for length in lengths:
         for here, _ in pipes:
-            here.send((length, rounds))
+            here.send((length, rounds, lends))
         times, equal = pipes[0][0].recv()
         met.append(show(size, length, times, equal and shares, table))
     for here, _ in pipes:
@@ -130,9 +131,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--members", type=int, nargs="+", default=MEMBERS)
     parser.add_argument("--numbers", type=int, nargs="+", default=NUMBERS)
+    parser.add_argument("--kept", action="store_true", help="lend nothing")
     arguments = parser.parse_args()
     table = Table("members", "numbers", "gloo", "shared", f">= {FASTER:g}x", f">= {OF_MEMORY:.0%}", "same bits", "")
-    met = [measure(size, arguments.numbers, arguments.rounds, table) for size in arguments.members]
+    met = [measure(size, arguments.numbers, arguments.rounds, not arguments.kept, table) for size in arguments.members]
     Console(width=120).print(table)
     return 0 if all(met) else 1
 

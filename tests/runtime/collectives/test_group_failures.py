@@ -67,12 +67,12 @@ def mend(trainer: Trainer, group: SwitchGroup, applied: int) -> None:
 
 
 def lost_worker(
-    rank: int, port: int, how: str, batch_norm: bool, told: bool, hosts: tuple[int, ...] = ()
+    rank: int, port: int, how: str, batch_norm: bool, told: bool, width: int = 64, hosts: tuple[int, ...] = ()
 ) -> dict[str, Any]:
     if hosts:
         live_on(hosts[rank])
     store, group = connect(rank, 4, port)
-    trainer = Trainer(group, rank, network(batch_norm), gradient_as_bucket_view=batch_norm)
+    trainer = Trainer(group, rank, network(batch_norm, width), gradient_as_bucket_view=batch_norm)
     for _ in range(LOST_AT):
         trainer.step()
         if told:
@@ -109,19 +109,23 @@ def survivors(function: Any, *args: Any) -> list[ProcessOutcome]:
 
 
 @pytest.mark.parametrize(
-    ("how", "batch_norm", "told"),
-    [("die", True, False), ("die", False, True), ("hang", True, True), ("hang", False, False)],
+    ("how", "batch_norm", "told", "width"),
+    [("die", True, False, 300), ("die", False, True, 64), ("hang", True, True, 64), ("hang", False, False, 300)],
 )
-def test_survivors_of_a_lockstep_step_go_on_together(store: TCPStore, how: str, batch_norm: bool, told: bool) -> None:
-    """Also if the group is told where steps end, and waits for the last collective of each as it is launched."""
-    check_survivors(survivors(lost_worker, store.port, how, batch_norm, told))
+def test_survivors_of_a_lockstep_step_go_on_together(
+    store: TCPStore, how: str, batch_norm: bool, told: bool, width: int
+) -> None:
+    """Also if the group is told where steps end, and waits for the last collective of each as it is launched, and if
+    buckets are so long that they are lent.
+    """
+    check_survivors(survivors(lost_worker, store.port, how, batch_norm, told, width))
 
 
 @pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 1, 0)], ids=["leader", "member", "alone"])
 @pytest.mark.parametrize(("how", "told"), [("die", False), ("hang", True)])
 def test_so_do_those_on_several_hosts(store: TCPStore, how: str, told: bool, hosts: tuple[int, ...]) -> None:
     """Whoever is lost: the leader of a host, one that it leads, or one that is alone there."""
-    check_survivors(survivors(lost_worker, store.port, how, True, told, hosts))
+    check_survivors(survivors(lost_worker, store.port, how, True, told, 64, hosts))
 
 
 def check_survivors(outcomes: list[ProcessOutcome]) -> None:

@@ -71,13 +71,21 @@ class ScriptGroup(SwitchGroup):
         """What torch would set limits of: none that it knows."""
         return self
 
-    def _run(self, name: str, outputs: list[Tensor], fill: Callable[[], None] | None, *args: Any, opts: Any) -> Any:
+    def _run(
+        self,
+        name: str,
+        outputs: list[Tensor],
+        fill: Callable[[], None] | None,
+        *args: Any,
+        opts: Any,
+        lends: bool = False,
+    ) -> Any:
         for_all = self.size() == dist.get_world_size()
         source = opts.rootRank if name in FROM_ONE else None
         if name in BETWEEN_TWO and self.failure is not None:
             raise lost(name, self.failure)
         if not ScriptGroup.alone(name, outputs, source if for_all else None):
-            work = super()._run(name, outputs, fill, *args, opts=opts)
+            work = super()._run(name, outputs, fill, *args, opts=opts, lends=lends)
             if name in BETWEEN_TWO:
                 other = ANYONE if name == "recv_anysource" else dist.get_global_rank(self, args[1])
                 ScriptGroup.messaged(work, other)
