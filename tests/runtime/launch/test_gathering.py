@@ -41,6 +41,16 @@ def test_a_job_that_does_not_begin_says_for_whom_it_waits_once(monkeypatch: pyte
     assert meeting.absent == []
 
 
+@pytest.mark.parametrize(("joined", "host"), [((), 1), ((2, 3), 0)])
+def test_this_host_is_waited_for_only_if_all_others_are_there(
+    monkeypatch: pytest.MonkeyPatch, joined: tuple[int, ...], host: int
+) -> None:
+    """Its workers join after the others have come, if the script meets them in init_process_group."""
+    meeting = Meeting(Node(count=2), monkeypatch)
+    assert not meeting.look(31.0, *joined)
+    assert meeting.said == [f"the job waits for host {host} of 2 to begin"]
+
+
 def test_a_job_that_has_begun_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     meeting = Meeting(Node(count=2), monkeypatch)
     meeting.state.epoch = 0

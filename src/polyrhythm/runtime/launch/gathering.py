@@ -67,10 +67,14 @@ class LastCall(threading.Thread):
         return True
 
     def _tell_of(self, missing: list[int]) -> None:
-        """Once: their launchers may have been refused, or were never started."""
+        """Once: their launchers may have been refused, or were never started.
+
+        The workers of this host may themselves wait for the others, and then join with them.
+        """
         if self._tell_at_s is not None and monotonic() > self._tell_at_s:
             self._tell_at_s = None
-            who = f"host{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+            others = [host for host in missing if host != self._node.rank] or missing
+            who = f"host{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
             self._say(f"the job waits for {who} of {self._node.count} to begin")
 
 
