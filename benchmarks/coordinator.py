@@ -20,6 +20,7 @@ import os
 import sys
 import time
 from collections import deque
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -241,7 +242,8 @@ def crowd_of(job: str, workers: int, step_s: float, seconds: float, answers: Con
     everyone += [ThinWorker(crowd, rank, workers, coordinator_address(job)) for rank in range(1, workers)]
     for worker in everyone:
         worker.channel.send(control.Ready(0, FOREVER, 1))
-        beat(crowd, worker)
+        # Those of as many processes do not come at once, each second, as here they would.
+        crowd.loop.call_later(BEAT_S * worker.rank / workers, partial(beat, crowd, worker))
     while not crowd.reports and time.perf_counter() - start < 60:
         crowd.run(time.perf_counter() + 0.05)
     start_up_s = time.perf_counter() - start
