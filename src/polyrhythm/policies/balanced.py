@@ -150,7 +150,8 @@ class Balanced(Policy[BalancedState]):
 
     def decide(self, state: BalancedState, event: Event) -> tuple[BalancedState, Decisions]:
         if state.guard is not None and isinstance(event, Joined | Left):
-            state = replace(state, guard=state.guard.anew())
+            transfers = still_known(state.transfers, event, state.barrier.live)
+            state = replace(state, guard=state.guard.anew(), transfers=transfers)
         match event:
             case Report():
                 return self._release_if_complete(measured(state, event), event.time_s)
