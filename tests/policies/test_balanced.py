@@ -13,6 +13,7 @@ from polyrhythm.core import Cluster, Joined, Left, LeftReason, Proceed, Report, 
 from polyrhythm.core.workload import divide
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import Balanced, parse_policy
+from polyrhythm.policies.balanced import known_times
 
 BATCH = 32
 quiet = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -217,3 +218,10 @@ def test_nor_of_one_that_has_died_after_its_epoch() -> None:
     state, _ = policy.decide(state, Left(1, 3.0, 1, "finished"))
     state, _ = policy.decide(state, Joined((1,), 4.0))
     assert list(state.transfers) == [0]
+
+
+def test_what_is_known_of_many_is_read_once() -> None:
+    """`auto` says it for each of all workers who leave at the end of an epoch."""
+    known = "/".join(["0.1", "-", "0.4~0.2"])
+    assert known_times(known, 8) is known_times("".join(known), 8)
+    assert known_times(known, 8) != known_times(known, 4)
