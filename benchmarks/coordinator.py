@@ -6,10 +6,11 @@ through shared memory where the policy has servers. They compute nothing and exc
 coordinator sees a job whose workers are all equally fast, which is the most that it can be asked at a time.
 
 A grant's time is that from a worker's report to its permission for the next step (ASP, SSP), or from the last report
-before all meet (ESync), where the time in which one process reads what all workers are sent counts, too. In synchronous
-mode (BSP, SelSync) permissions come ahead, and it is how long a worker stands without one. The processor time of the
-coordinator for each report says where it ends: at one core that is used up. `--find-end` halves the steps until it
-does not hold any more. Exits with 1 if 256 workers at steps of 100 ms have a p99 over 5 ms or take more than a core.
+before all meet (ESync), where the time in which one process reads what all workers are sent counts, too. As in a
+collective, nobody has taken part or goes on before all have heard that they meet. In synchronous mode (BSP, SelSync)
+permissions come ahead, and it is how long a worker stands without one. The processor time of the coordinator for each
+report says where it ends: at one core that is used up. `--find-end` halves the steps until it does not hold any more.
+Exits with 1 if 256 workers at steps of 100 ms have a p99 over 5 ms or take more than a core.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import os
 import sys
 import time
 from collections import deque
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -68,6 +70,7 @@ class ThinWorker:
         self.due_s = self.sent_s = self.stood_s = 0.0
         self.step = self.steps = 0
         self.number: int | None = None
+        self.granted = self.meets = False
         self.tokens: deque[control.Token] = deque()
         self.told_s = 0.0
 
@@ -97,8 +100,8 @@ class ThinWorker:
             case control.Go():
                 if self.sent_s:
                     self.crowd.grants.append(at_s - self.sent_s)
-                self.number, self.sent_s = message.number, 0.0
-                self.crowd.later(self)
+                self.number, self.sent_s, self.granted = message.number, 0.0, True
+                self.go_on()
             case control.Token():
                 self.tokens.append(message)
                 if self.stood_s and message.step >= self.step:
@@ -106,8 +109,8 @@ class ThinWorker:
                     self.stood_s = 0.0
                     self.made()
             case control.TakePart():
-                self.sent_s = self.crowd.told_s
-                self.channel.send(control.TookPart(message.number))
+                self.sent_s, self.meets = self.crowd.told_s, True
+                self.crowd.meet(self, message.number)
             case control.SynchronousSteps():
                 self.step = 0
                 self.tokens.clear()
@@ -125,6 +128,17 @@ class ThinWorker:
         self.channel.send(control.Entered(phase.number))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def took_part(self, number: int) -> None:
+        self.meets = False
+        self.channel.send(control.TookPart(number))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Its next step begins once it is granted, and not while it meets others."""
+        if self.granted and not self.meets:
+            self.granted = False
+            self.crowd.later(self)
 
     def over(self) -> None:
         """A step is over; its report goes out."""
@@ -170,6 +184,15 @@ class Crowd:
         self.grants: list[float] = []
         self.reports = self.count = 0
         self.told_s = 0.0
+        self.meeting: list[ThinWorker] = []
+
+    def meet(self, worker: ThinWorker, number: int) -> None:
+        """An exchange is over for everyone when its last member has come."""
+        self.meeting.append(worker)
+        if len(self.meeting) == worker.workers:
+            for member in self.meeting:
+                member.took_part(number)
+            self.meeting.clear()
 
     def later(self, worker: ThinWorker) -> None:
         """Its next step is over a step's time after the last one was due, unless that is long ago."""
@@ -219,7 +242,8 @@ def crowd_of(job: str, workers: int, step_s: float, seconds: float, answers: Con
     everyone += [ThinWorker(crowd, rank, workers, coordinator_address(job)) for rank in range(1, workers)]
     for worker in everyone:
         worker.channel.send(control.Ready(0, FOREVER, 1))
-        beat(crowd, worker)
+        # Those of as many processes do not come at once, each second, as here they would.
+        crowd.loop.call_later(BEAT_S * worker.rank / workers, partial(beat, crowd, worker))
     while not crowd.reports and time.perf_counter() - start < 60:
         crowd.run(time.perf_counter() + 0.05)
     start_up_s = time.perf_counter() - start

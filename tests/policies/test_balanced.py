@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core import Cluster, Joined, Left, Proceed, Report, Sync
+from polyrhythm.core import Cluster, Joined, Left, LeftReason, Proceed, Report, Sync
 from polyrhythm.core.workload import divide
 from polyrhythm.errors import SpecError
 from polyrhythm.policies import Balanced, parse_policy
+from polyrhythm.policies.balanced import known_times
 
 BATCH = 32
 quiet = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -195,3 +196,32 @@ def test_no_share_is_below_the_least() -> None:
     assert divide(9, (45, 49, 2)) == (3, 4, 2)
     one_each = Balanced().init(Cluster(3, 1, least_share=2))
     assert Balanced().decide(one_each, Joined((0, 1, 2), 0.0))[1] == (Proceed((0, 1, 2)),)
+
+
+@pytest.mark.parametrize(("reason", "kept"), [("died", [0]), ("finished", [0, 1])])
+def test_transfers_are_those_of_a_worker_and_not_of_its_rank(reason: LeftReason, kept: list[int]) -> None:
+    """Who takes the rank of one that has died may be on another host."""
+    policy = Balanced(risk=0.02)
+    state, _ = policy.decide(policy.init(Cluster(2, 8)), Joined((0, 1), 0.0))
+    for clock in range(1, 9):
+        for worker in (0, 1):
+            state, _ = policy.decide(state, Report(worker, clock, 2.0 * clock, 8, 1.0, 0.5))
+    state, _ = policy.decide(state, Left(1, 20.0, 8, reason))
+    assert list(state.transfers) == kept
+
+
+def test_nor_of_one_that_has_died_after_its_epoch() -> None:
+    policy = Balanced(risk=0.02)
+    state, _ = policy.decide(policy.init(Cluster(2, 8)), Joined((0, 1), 0.0))
+    for worker in (0, 1):
+        state, _ = policy.decide(state, Report(worker, 1, 2.0, 8, 1.0, 0.5))
+    state, _ = policy.decide(state, Left(1, 3.0, 1, "finished"))
+    state, _ = policy.decide(state, Joined((1,), 4.0))
+    assert list(state.transfers) == [0]
+
+
+def test_what_is_known_of_many_is_read_once() -> None:
+    """`auto` says it for each of all workers who leave at the end of an epoch."""
+    known = "/".join(["0.1", "-", "0.4~0.2"])
+    assert known_times(known, 8) is known_times("".join(known), 8)
+    assert known_times(known, 8) != known_times(known, 4)

@@ -205,7 +205,7 @@ class FakeWorker:
 
     def _meet(self, merge: control.TakePart) -> Steps:
         assert self.phase is not None
-        parts = {*merge.sync.workers, *(merge.sync.adopters or ())}
+        parts = {*(merge.sync.workers or self.phase.members), *(merge.sync.adopters or ())}
         if (
             yield from self._exchange(
                 ("meet", self.phase.number, merge.number), self.held if self.rank in parts else []

@@ -191,8 +191,10 @@ class Workload:
         >>> work.whole(4), work.hand_out(4), work.whole(4), work.whole(1)
         (4, SampleRange(epoch=0, start=0, stop=4), 5, 1)
         """
+        if self.cut or self.least <= 1:
+            return samples
         rest = self._run(worker) - samples
-        return samples + rest if not self.cut and 0 < rest < min(self.least, samples) else samples
+        return samples + rest if 0 < rest < min(self.least, samples) else samples
 
     def _run(self, worker: int) -> int:
         """Samples that are next for a worker without a gap."""
@@ -220,7 +222,8 @@ class Workload:
     @property
     def left(self) -> int:
         """Samples that are not handed out."""
-        return self.total_samples - self.handed_out + sum(sample_range.samples for sample_range in self.returned)
+        left = self.total_samples - self.handed_out
+        return left + sum(sample_range.samples for sample_range in self.returned) if self.returned else left
 
     def gather(self, samples: int, worker: int) -> list[SampleRange]:
         """So many samples for a worker; fewer only if no more are left."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from polyrhythm.core import (
@@ -150,7 +151,8 @@ class Balanced(Policy[BalancedState]):
 
     def decide(self, state: BalancedState, event: Event) -> tuple[BalancedState, Decisions]:
         if state.guard is not None and isinstance(event, Joined | Left):
-            state = replace(state, guard=state.guard.anew())
+            transfers = still_known(state.transfers, event, state.barrier.live)
+            state = replace(state, guard=state.guard.anew(), transfers=transfers)
         match event:
             case Report():
                 return self._release_if_complete(measured(state, event), event.time_s)
@@ -237,8 +239,9 @@ def guard_of(risk: float, account: str, trusts: bool = False) -> ShareGuard | No
     return ShareGuard.begun(risk, numbers, trusts)
 
 
+@lru_cache(maxsize=8)
 def known_times(known: str, batch_size: int) -> WorkerMap[StepTime]:
-    """What `Balanced.known` says.
+    """What `Balanced.known` says; read once: `auto` says it anew whenever a worker leaves, as all do when epochs end.
 
     >>> [(worker, round(time.expected_s(8), 2)) for worker, time in known_times("0.1/-/0.4", 8).items()]
     [(0, 0.1), (2, 0.4)]

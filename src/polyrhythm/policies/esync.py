@@ -313,15 +313,16 @@ class ESync(Policy[ESyncState]):
     def exchange(self, state: ESyncState, now_s: float) -> tuple[ESyncState, Decisions]:
         """Aggregate, and start the next round."""
         workers = tuple(state.devices)
-        weights, outer = self.weighting([device for _, device in state.devices.items()])
+        weights, outer = self.weighting(state.devices)
         devices = state.devices.map(lambda device: started_again(device, now_s))
         after = ESyncState(devices, slowest=state.slowest, known=state.known)
         return after, (Sync(workers, "deltas", weights, outer=outer), Proceed(workers, "replicas"))
 
-    def weighting(self, devices: list[DevicePace]) -> tuple[tuple[float, ...] | None, Outer | None]:
+    def weighting(self, records: WorkerMap[DevicePace]) -> tuple[tuple[float, ...] | None, Outer | None]:
         """Weights of the deltas, and how their mean is applied."""
         if self.weights == "uniform":
             return None, None
+        devices = [device for _, device in records.items()]
         if self.weights == "samples":
             return tuple(float(device.samples) for device in devices), None
         inverse = tuple(1 / device.steps for device in devices)

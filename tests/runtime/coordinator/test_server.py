@@ -17,7 +17,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.connections import end_unbegun
 from polyrhythm.runtime.coordinator.process import prepare
-from polyrhythm.runtime.coordinator.server import CoordinatorServer
+from polyrhythm.runtime.coordinator.server import MOST_BACKLOG, CoordinatorServer
 from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.coordinator.worker_acceptor import WorkerAcceptor
 from polyrhythm.runtime.launch import control_client as steer
@@ -109,6 +109,18 @@ def test_the_end_is_said_once_however_many_come_to_it(caplog: pytest.LogCaptureF
         server.channels.pop(1).close()
     server.run()
     assert [text for text in caplog.messages if "came too late" in text] == ["[0] came too late"]
+
+
+def test_however_much_was_observed_answers_go_first() -> None:
+    """Written down at once, it took the time of the answer that the last of it waited for."""
+    server = make_server()
+    for rank in range(MOST_BACKLOG):
+        server.record(rank, Pull(0))
+    assert len(server.recorder.backlog) == MOST_BACKLOG
+    server.loop.step(0.0)
+    assert not server.recorder.backlog
+    server.loop.call_later(0.0, server.loop.stop)
+    server.run()
 
 
 def limits_of_a_coordinator(_: int) -> tuple[int, int]:

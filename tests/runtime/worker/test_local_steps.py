@@ -8,6 +8,7 @@ import pytest
 
 from polyrhythm.core import Sync
 from polyrhythm.core.workload import SampleRange
+from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.wire.protocol import Go, Halt, Halted, LocalStepDone, TakePart
 from polyrhythm.runtime.worker.local_steps import AheadMode, LocalStepMode
 
@@ -48,6 +49,19 @@ def test_a_halt_that_comes_after_that_is_answered() -> None:
     mode.drop_drawn()
     mode.follow(Halt())
     worker.client.send.assert_called_once_with(Halted(7))
+
+
+def test_a_word_to_meet_that_names_nobody_is_of_all_members() -> None:
+    worker = context()
+    worker.phase = SimpleNamespace(members=(0, 2))
+    mode = LocalStepMode(worker, POLICY)
+    mode.follow(go(0, 0, 0))
+    mode.draw()
+    mode.after_step(4)
+    mode.follow(TakePart(1, Sync((), "deltas")))
+    whole = Sync((0, 2), "deltas")
+    worker.exchange.combine.assert_called_once_with(ContributionWeight(whole, 0.5, adopts=True), 1)
+    assert (mode.standing().offers, mode.standing().alone) == (((1, (SampleRange(0, 0, 4),)),), ())
 
 
 @pytest.mark.parametrize("meets", [True, False])

@@ -83,7 +83,7 @@ BACKLOG_S = 0.05
 """How long what was observed may wait to be written down."""
 
 MOST_BACKLOG = 64
-"""What was observed and not yet written down."""
+"""What was observed and not yet written down, after which that is done once this turn's answers are on their way."""
 
 LATECOMERS_S = 10.0
 """How long a job without workers waits for those that have not joined yet, once others have been there."""
@@ -217,8 +217,8 @@ class CoordinatorServer:
         backlog.append((seen, what))
         if len(backlog) == 1:
             self.loop.call_later(BACKLOG_S, self.recorder.catch_up)
-        elif len(backlog) >= MOST_BACKLOG:
-            self.recorder.catch_up()
+        elif len(backlog) == MOST_BACKLOG:
+            self.loop.call_later(0.0, self.recorder.catch_up)
 
     # -- what workers do -----------------------------------------------------------------------------------------------
 

@@ -338,7 +338,7 @@ class Go(ControlMessage):
 
 
 class TakePart(ControlMessage):
-    """Exchange number `number`: every member of the phase takes part, if only with nothing; answered by `TookPart`."""
+    """Exchange `number`, in which all members take part; answered by `TookPart`. A `sync` of nobody is of them all."""
 
     number: int
     sync: Sync

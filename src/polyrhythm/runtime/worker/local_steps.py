@@ -4,6 +4,7 @@ Where the policy lets it, it goes on without the answer for as long as it has mi
 """
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -86,7 +87,7 @@ class LocalStepMode(Granted):
 
     def follow(self, message: ToWorker) -> None:
         if isinstance(message, TakePart):
-            self._exchange(message)
+            self._exchange(self._with_all(message))
         else:
             super().follow(message)
 
@@ -136,6 +137,13 @@ class LocalStepMode(Granted):
             self._asked_s = None
         self._transfer_s, self._exchange_s = self._query_s + self._exchange_s, 0.0
         self._context.tally.transferred_s += self._transfer_s
+
+    def _with_all(self, merge: TakePart) -> TakePart:
+        if merge.sync.workers:
+            return merge
+        phase = self._context.phase
+        assert phase is not None, "members have entered a phase"
+        return TakePart(merge.number, replace(merge.sync, workers=phase.members))
 
     def _exchange(self, merge: TakePart) -> None:
         context = self._context

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.policies._lib.dealing.step_time import StepTime
+from polyrhythm.policies._lib.dealing.step_time import NO_STEPS, StepTime
 
 quiet = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 parts = st.floats(0.001, 10.0)
@@ -65,3 +65,11 @@ def test_transfers_count_whatever_the_size() -> None:
 
 def test_steps_that_take_no_time_are_no_error() -> None:
     assert learned([(1, 0.0)] * 5).expected_s(1) > 0
+
+
+@pytest.mark.parametrize(("samples", "step_s", "times"), [(16, 0.1, 16), (1, 1 / 3, 7), (12, 2.7, 0)])
+def test_equal_steps_at_once_are_those_one_by_one_to_the_bit(samples: int, step_s: float, times: int) -> None:
+    begun = one_by_one = NO_STEPS.plus(5, 0.3)
+    for _ in range(times):
+        one_by_one = one_by_one.plus(samples, step_s)
+    assert begun.repeated(samples, step_s, times) == one_by_one

@@ -1,7 +1,10 @@
 """Workers that go on without an answer, and a word to stop that is under way to one of them."""
 
+from typing import Any, ClassVar
+
 import pytest
 
+from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Sync, Traits
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.stages import nobody
@@ -17,10 +20,27 @@ from polyrhythm.runtime.wire.protocol import (
 )
 from tests.runtime.coordinator.test_phase_entry import Office
 
+ESYNC = parse_policy("esync:blocking=false")
 
-def stepping(office: Office, workers: int = 2) -> Coordinator:
-    """Workers with data of their own have entered a phase in which nobody waits."""
-    coordinator = Coordinator(parse_policy("esync:blocking=false"), workers, office, lambda: 0.0)  # type: ignore[arg-type]
+
+class Alone(Policy[None]):
+    """Who has made a step meets all others, who contribute nothing."""
+
+    name: ClassVar[str] = "alone"
+    traits = Traits("coordinator", frozenset({"replicas"}))
+
+    def init(self, cluster: Cluster) -> None:
+        """Nothing is remembered."""
+
+    def decide(self, state: None, event: Event) -> tuple[None, Decisions]:
+        if isinstance(event, Joined):
+            return None, (Proceed(event.workers, "replicas"),)
+        return None, (Sync((event.worker,), "deltas"),) if isinstance(event, Report) else ()
+
+
+def stepping(office: Office, workers: int = 2, policy: Policy[Any] = ESYNC) -> Coordinator:
+    """Workers with data of their own have entered a phase with local steps."""
+    coordinator = Coordinator(policy, workers, office, lambda: 0.0)  # type: ignore[arg-type]
     for rank in range(workers):
         coordinator.job.connect(rank)
     for rank in range(workers):
@@ -66,3 +86,21 @@ def test_a_switch_waits_for_its_answer_only() -> None:
     for rank in (0, 1):
         coordinator.receive(rank, TookPart(1))
     assert coordinator.phase == 2
+
+
+def test_where_all_members_contribute_the_word_to_meet_names_none() -> None:
+    """Named in what is sent to each, 256 members took most of the time in which all are told."""
+    office = Office()
+    coordinator = stepping(office)
+    for rank in (0, 1):
+        coordinator.receive(rank, LocalStepDone(0, 2, 1.0, 0.0))
+    for rank in (0, 1):
+        coordinator.receive(rank, Halted(1))
+    assert [merge.sync for _, merge in office.sent if isinstance(merge, TakePart)] == 2 * [Sync((), "deltas")]
+
+
+def test_it_names_those_who_do_where_they_are_some() -> None:
+    office = Office()
+    coordinator = stepping(office, policy=Alone())
+    coordinator.receive(1, LocalStepDone(0, 2, 1.0, 0.0))
+    assert [merge.sync.workers for _, merge in office.sent if isinstance(merge, TakePart)] == [(1,), (1,)]

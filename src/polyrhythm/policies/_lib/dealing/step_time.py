@@ -47,6 +47,15 @@ class StepSums(NamedTuple):
             KEEP * self.steps + 1, KEEP * self.b + b, KEEP * self.bb + b * b, KEEP * self.t + t, KEEP * self.bt + b * t
         )
 
+    def repeated(self, b: float, t: float, times: int) -> "StepSums":
+        """The same, so often, to the bit, without all that lie between."""
+        steps, sum_b, sum_bb, sum_t, sum_bt = self
+        bb, bt = b * b, b * t
+        for _ in range(times):
+            steps, sum_b, sum_bb = KEEP * steps + 1, KEEP * sum_b + b, KEEP * sum_bb + bb
+            sum_t, sum_bt = KEEP * sum_t + t, KEEP * sum_bt + bt
+        return StepSums(steps, sum_b, sum_bb, sum_t, sum_bt)
+
     def line(self, spread: float) -> tuple[float, float, float]:
         """Seconds of the fixed part and of a sample, if single steps deviate by this share of their time; and by how
         many seconds the fixed part may still be another.
@@ -155,9 +164,7 @@ def known_step_time(samples: int, step_s: float, spread: float, steps: int) -> S
     >>> round(time.expected_s(8), 3), round(time.spread, 3)
     (2.0, 0.3)
     """
-    sums = NO_STEPS
-    for _ in range(steps):
-        sums = sums.plus(samples, step_s)
+    sums = NO_STEPS.repeated(samples, step_s, steps)
     return learned(sums, spread**2 * (SPREAD_STEPS + sums.steps) - SPREAD_STEPS * SPREAD**2, 0.0)
 
 

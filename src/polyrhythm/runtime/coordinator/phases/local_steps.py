@@ -8,6 +8,7 @@ replicas of lost workers have seen is processed again.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, Exchange, LeftReason, Policy, Proceed, Sync, Ticket
@@ -342,6 +343,8 @@ class LocalStepPhase(ParameterServerPhase):
         self._job.merging()
         for worker in (sound := self.sound):
             self._unanswered[worker].add(self._merges)
+        if sync.workers == self._members:  # whom each of them knows: the list would be most of what all are sent
+            sync = replace(sync, workers=())
         self._job.effects.send_all(sound, TakePart(self._merges, sync))
 
     def _cut_if_due(self) -> None:
