@@ -161,7 +161,7 @@ class Training:
         if self.session is None:
             self.warm_up.leave_out_aside(self._thread)
         self._step_loop.stepped(sys._getframe(1))
-        self._handed.stepped(sys._getframe(1), self.warm_up.reads)
+        self._handed.stepped(sys._getframe(1), lambda: self.warm_up.reads)
         self._pass_ends.stepped(sys._getframe(1))
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
@@ -208,7 +208,9 @@ class Training:
             self._own_values.stepped(self._own_values.followed)
         if self.session is not None and self._script.schedules.follows:
             self._script.schedules.stepped()
-        within = any(lane.inside for lane in self._script.lanes)
+        within = False
+        for lane in self._script.lanes:
+            within |= lane.inside
         self._stepped_within |= within
         self._steps.after_step(optimizer, within)
 
@@ -234,8 +236,9 @@ class Training:
 
         Threads in which torch computes gradients belong to the steps.
         """
-        own = isinstance(threading.current_thread(), threading._DummyThread)
-        return self._thread not in (0, threading.get_ident()) and not own
+        if self._thread in (0, threading.get_ident()):
+            return False
+        return not isinstance(threading.current_thread(), threading._DummyThread)
 
     def asks_state(self) -> None:
         """The script asks for a model's parameters, perhaps those of the end of its epoch."""
