@@ -108,8 +108,4 @@ class Losses:
         if not self._heard:
             return None
         heard = self.drain()
-        return float(sum(map(value_of, heard)) / len(heard))
-
-
-def value_of(loss: Tensor | float) -> float:
-    return loss.item() if isinstance(loss, Tensor) else loss
+        return float(sum(loss.item() if isinstance(loss, Tensor) else loss for loss in heard) / len(heard))
