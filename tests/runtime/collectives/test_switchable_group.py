@@ -222,6 +222,25 @@ def test_what_is_done_meanwhile_is_done_once_in_the_last_collective_of_a_step(st
     assert run_workers(meanwhile_worker, 2, 2, store.port) == [[0, 0, 0, 1, 1, 1]] * 2
 
 
+def beside_worker(rank: int, size: int, port: int) -> list[int]:
+    """Sums, each with the number of calls so far."""
+    _, group = connect(rank, size, port)
+    calls: list[int] = []
+    group.beside = lambda: calls.append(1)
+    seen = []
+    for _ in range(3):
+        for _ in range(2):
+            group.allreduce([torch.ones(1)]).wait()
+            seen.append(len(calls))
+        group.step()
+    return seen
+
+
+def test_what_is_done_beside_is_done_in_the_last_collective_of_each_step(store: TCPStore) -> None:
+    """Once it is known which that is."""
+    assert run_workers(beside_worker, 2, 2, store.port) == [[0, 0, 0, 1, 1, 2]] * 2
+
+
 def script_worker(rank: int, port: int) -> dict[str, Any]:
     """Collectives of a script on the default group, in synchronous mode, apart, and in synchronous mode among fewer."""
     store = TCPStore("127.0.0.1", port, is_master=False)

@@ -79,10 +79,11 @@ def test_messages_and_payloads_arrive_in_order(pair: Pair) -> None:
     assert not pair.left.sending
 
 
-def test_what_is_held_goes_in_front_of_the_next_message(pair: Pair) -> None:
+@pytest.mark.parametrize("framed", [False, True])
+def test_what_is_held_goes_in_front_of_the_next_message(pair: Pair, framed: bool) -> None:
     messages = [PushGradient(number, 0) for number in range(4)]
     for message in messages[:-1]:
-        pair.left.hold(encode(message))
+        pair.left.hold(encode(message) if framed else message)
     pair.left.send(messages[-1])
     pair.until(lambda: len(pair.log.messages) == 4)
     assert pair.log.messages == messages

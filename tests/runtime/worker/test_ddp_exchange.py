@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Any, cast
+from unittest.mock import Mock
 
 import torch
 from torch import nn
@@ -17,8 +18,12 @@ class Group:
         self.aborted: list[tuple[str, str]] = []
         self.meanwhile: Any = None
 
+        self.beside: Any = None
+
     def step(self) -> None:
         """Of no interest."""
+
+    bind = set_generation = Mock()
 
     def abort(self, reason: str, prefix: str) -> None:
         self.aborted.append((reason, prefix))
@@ -49,6 +54,15 @@ def test_a_cut_behind_those_steps_ends_what_is_under_way_at_once() -> None:
     exchange.complete(3)
     exchange.cut("phase-1", "rank 1 is gone", after=3)
     assert group.aborted == [("rank 1 is gone", "phase-1")]
+
+
+def test_losses_are_read_while_a_step_waits_for_its_last_collective() -> None:
+    """Its group is told what to do beside as the members meet."""
+    group, read = Group(), Mock()
+    exchange = exchange_of(group)
+    exchange.beside = read
+    exchange.meet(Mock(), (0, 1), "phase-1")
+    assert group.beside is read
 
 
 def test_something_can_be_done_meanwhile_only_if_gradients_are_to_be_exchanged() -> None:

@@ -57,6 +57,7 @@ class SwitchGroup(dist.ProcessGroup):
         launches: collectives so far.
         launched_s: when the last one was launched, on `time.perf_counter`.
         meanwhile: done once, while the next collective that is waited for here is under way.
+        beside: done each time.
 
     torch reads the size in two ways. ``getSize()`` and ``getRank()``, which DistributedDataParallel divides gradients
     by, are those of the current generation, and 1 and 0 in a local phase. ``size()`` and ``rank()``, which the script
@@ -72,6 +73,7 @@ class SwitchGroup(dist.ProcessGroup):
         self._aborted = "", ""
         self.launched_s, self.launches = 0.0, 0
         self.meanwhile: Callable[[], None] | None = None
+        self.beside: Callable[[], object] = bool
         self._began = self._last = 0
         """Collectives launched before this step, and by its likely end."""
         self._name = BACKEND
@@ -275,8 +277,7 @@ class SwitchGroup(dist.ProcessGroup):
             generation.health.fail(first_line(error))
             return FinishedWork(outputs)
         if self.launches == self._last and not on_gpu and name not in BETWEEN_TWO:
-            if self.meanwhile is not None:
-                self._do_meanwhile()
+            self._do_meanwhile()
             return wait_for(work, generation.health, outputs)
         return guard(work, generation.health, outputs)
 
@@ -291,6 +292,7 @@ class SwitchGroup(dist.ProcessGroup):
         if self.meanwhile is not None:
             call, self.meanwhile = self.meanwhile, None
             call()
+        self.beside()
 
 
 def register() -> None:

@@ -19,6 +19,7 @@ from polyrhythm.runtime.wire.protocol import (
     Pushed,
     Ready,
     Skipped,
+    Stepped,
     ToCoordinator,
 )
 
@@ -34,7 +35,7 @@ def counts(
     Raises:
         FrameError: if it cannot be as things stand; arguments are as of `refusal`.
     """
-    if makes(worker, message, job):
+    if isinstance(message, Pushed) and makes(worker, message, job):
         return True
     why = refusal(worker, message, job, mode, members, entering)
     if why:
@@ -42,10 +43,10 @@ def counts(
     return not isinstance(message, GRANTED) or message.number == job.members[worker].step
 
 
-def makes(worker: int, message: ToCoordinator, job: Job) -> bool:
+def makes(worker: int, message: Pushed, job: Job) -> bool:
     """Whether it is of the step under way, as most are; there is nothing more to check."""
-    member = job.members.get(worker) if isinstance(message, Pushed) and message.read is None else None
-    return member is not None and member.step == message.number  # type: ignore[union-attr]
+    member = job.members.get(worker) if message.read is None else None
+    return member is not None and member.step == message.number
 
 
 def check_upload(worker: int, version: int, job: Job, entry: PhaseEntry | None) -> None:
@@ -74,6 +75,8 @@ def refusal(
     member = job.members.get(worker)
     if member is None:
         return "after it has left the job"
+    if isinstance(message, Stepped):  # as most are, where all make their steps together
+        return mode.refusal(worker, message)
     if isinstance(message, GRANTED):
         return wrong_step(message, member, job)
     if type(message) not in OF_WORKER:

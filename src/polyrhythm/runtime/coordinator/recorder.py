@@ -87,6 +87,8 @@ class JobRecorder:
         self._traces.write(event, decisions)
         if self._gauge is not None:
             self._gauge.record(event, decisions)
+        elif type(event) is Report:
+            self.stragglers.report(event)
         else:
             self._follow(event)
         self._monitor.record(event, decisions)
@@ -108,8 +110,6 @@ class JobRecorder:
             case Joined(workers=workers, time_s=time_s):
                 for worker in workers:
                     self.stragglers.join(worker, time_s)
-            case Report():
-                self.stragglers.report(event)
             case Left(worker=worker, reason=reason) if reason != "finished":
                 self.stragglers.leave(worker)
 

@@ -223,7 +223,7 @@ class CoordinatorServer:
     # -- what workers do -----------------------------------------------------------------------------------------------
 
     def hear(self, worker: int, message: ToCoordinator | AskState | Returned) -> None:
-        if isinstance(message, AskState | Returned) or self._recovery.returning is not None:
+        if isinstance(message, (AskState, Returned)) or self._recovery.returning is not None:
             self._recovery.heard(worker, message)
         elif isinstance(message, NonFiniteLoss):
             self.recorder.not_finite(worker, message)

@@ -9,7 +9,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyrhythm.errors import GroupError, UsageError
-from polyrhythm.runtime.collectives.attendance import Attended
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.collectives.ops import all_reduce, mean_gradients
 from polyrhythm.runtime.collectives.scaling import unscale
@@ -126,6 +125,7 @@ class LaneExchange(ScriptExchange):
                 assert self.group is not None, "members exchange over their group"
                 lane.open(self.group)
             lane.reducing = self.reduces
+        self._attended = [lane.inner for lane in self.lanes if lane.inner is not None]
 
     def _check_by_hand(self) -> None:
         super()._check_by_hand()
@@ -148,10 +148,6 @@ class LaneExchange(ScriptExchange):
             if lane.is_unreduced:
                 lane.reduce_rest()
         self.ahead = False
-
-    @property
-    def _attended(self) -> Sequence[Attended]:
-        return [lane.inner for lane in self.lanes if lane.inner is not None]
 
     def reduce_now(self, wanted: bool) -> None:
         for lane in self.lanes:

@@ -19,7 +19,7 @@ import msgspec
 
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.lines import reason_of
-from polyrhythm.runtime.wire.frames import MAX_BODY, FrameParser, Payload, encode
+from polyrhythm.runtime.wire.frames import MAX_BODY, FrameParser, Payload, encode, framed
 from polyrhythm.runtime.wire.rate_limit import pace_own
 from polyrhythm.runtime.wire.tls.sockets import TlsSocket
 from polyrhythm.runtime.wire.tls.wrapping import called
@@ -110,7 +110,7 @@ class Channel:
         self.takes_fds = takes_fds and self.local
         self._holds_more = sock.pending if isinstance(sock, TlsSocket) else None
         self._queue: deque[Outgoing] = deque()
-        self.held: list[bytes] = []
+        self.held: list[Any] = []
         self._reason = ""
 
     @property
@@ -118,9 +118,9 @@ class Channel:
         """Whether bytes wait for the peer to take them; a payload must not change until they are gone."""
         return bool(self._queue)
 
-    def hold(self, frame: bytes) -> None:
-        """Send a frame, as `encode` makes it, in front of the next one: both cost one call, here and at the peer."""
-        self.held.append(frame)
+    def hold(self, message: Any) -> None:
+        """Send a message, or a frame that is made already, in front of the next one: both cost one call at each end."""
+        self.held.append(message)
 
     def release(self) -> None:
         if self.held:
@@ -143,7 +143,7 @@ class Channel:
 
     def _behind_held(self, frame: bytes) -> bytes:
         held, self.held = self.held, []
-        return b"".join((*held, frame))
+        return b"".join((*map(framed, held), frame))
 
     def _pass_on(self, parts: list[memoryview], fds: Sequence[int] = ()) -> None:
         if self.closed:

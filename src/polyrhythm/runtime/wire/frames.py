@@ -67,6 +67,16 @@ def encode(message: Any, payload: Payload | None = None) -> bytes:
     return HEADER.pack(MAGIC, VERSION, code, len(body), length) + body
 
 
+def framed(message: Any) -> bytes:
+    """Its frame, which it may be itself.
+
+    Example:
+        >>> framed(7) == encode(7) == framed(encode(7))
+        True
+    """
+    return message if isinstance(message, bytes) else encode(message)
+
+
 class FrameParser:
     """Turns received bytes into messages.
 

@@ -24,7 +24,6 @@ from polyrhythm.runtime.collectives.server_reduce import Summing, SumThread
 from polyrhythm.runtime.launch.preemption import LEFT
 from polyrhythm.runtime.launch.restarts import tell_status
 from polyrhythm.runtime.wire.event_loop import Loop
-from polyrhythm.runtime.wire.frames import encode
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address, Awaited, Bye, Cut, JobInfo, ToCoordinator, ToWorker
 from polyrhythm.runtime.wire.shard_protocol import FromShard, Hello
@@ -190,7 +189,7 @@ class CoordinatorClient:
 
     def hold(self, message: ToCoordinator) -> None:
         """Send to the coordinator in front of the next message, or before waiting for one of its own."""
-        self._coordinator.hold(encode(message))
+        self._coordinator.hold(message)
 
     def flush(self) -> None:
         self._coordinator.release()
@@ -319,7 +318,7 @@ class CoordinatorClient:
         not, as several servers, the answer is of another version than the state, and says of none what is left.
         """
         self._require_open()
-        self._coordinator.hold(encode(AskState()))
+        self._coordinator.hold(AskState())
         if version is None:
             self._coordinator.release()
         read = None if version is None else self.download(version)

@@ -95,6 +95,10 @@ class DDPExchange:
         self.state_treatment: StateTreatment = "keep"
         self.outer = Outer()
         self.launch: LaunchSum = launch_sum
+        self.beside: Callable[[], object] = bool
+        """Done while a step waits for its last collective."""
+        self._attended: Sequence[Attended] = ()
+        """What exchanges gradients with the backward pass."""
 
     def meet(self, store: Store, members: Sequence[int], name: str, gathers: bool = False) -> None:
         """Form the group of a new phase; see `SwitchGroup.set_generation`.
@@ -102,9 +106,10 @@ class DDPExchange:
         Raises:
             GroupError: if not all members arrive, or the phase is cut meanwhile.
         """
-        self._ddp = None
+        self._ddp, self._attended = None, ()
         if self.group is None:
             self.group = make_group(self._timeout)
+        self.group.beside = self.beside
         self.group.bind(store, self._worker)
         self._completed, self.out = 0, False
         self._end_if_cut()
@@ -129,10 +134,11 @@ class DDPExchange:
         if self.group is not None:
             self.group.step()
         self._completed = steps  # before the look at the cut, as `cut` notes it before its look at the steps
-        self._end_if_cut()
+        if self._cut[0]:
+            self._end_if_cut()
 
     def part(self) -> None:
-        self.reduces, self._ddp, self.by_hand = False, None, False
+        self.reduces, self._ddp, self.by_hand, self._attended = False, None, False, ()
         self._run_alone()
         if self.group is not None:
             self.group.set_local()
@@ -160,6 +166,7 @@ class DDPExchange:
         self.reduces = wanted
         if wanted and self._ddp is None:
             self._ddp = Attended(self._core, process_group=self.group, init_sync=False)
+            self._attended = (self._ddp,)
         if wanted:
             self._model.forward = ExchangedForward(self._model, self._through_ddp)
         else:
@@ -277,11 +284,6 @@ class DDPExchange:
                 f"which the others wait for it, and it cannot be made up for: {why}; make one with every mini-batch"
             )
         return self._has_gradients and not is_nothing([p.grad for p in self._replica.parameters])
-
-    @property
-    def _attended(self) -> Sequence[Attended]:
-        """What exchanges gradients with the backward pass."""
-        return [] if self._ddp is None else [self._ddp]
 
     def _refuse(self, why: str) -> UsageError:
         return UsageError(why)

@@ -89,12 +89,15 @@ class SynchronousMode:
             return False
         return bool(context.replica.optimizer.state) or context.exchange.averager.velocity is not None
 
-    def _note(self, step: int, exchanged: int, shared: bool, skipped: bool) -> None:
+    def _note(self, step: int, gradients: bool, shared: bool, skipped: bool) -> int:
+        """This rank has completed a step; how many of all are exchanged by now."""
+        exchanged = step + 1 if gradients else self._context.exchange.averager.reached
         self._completed, self._exchanged = step + 1, max(self._exchanged, exchanged)
         if shared:
             self._shared.append(step)
         if skipped:
             self._skipped.append(step)
+        return exchanged
 
     def draw(self) -> DrawnBatch | None:
         schedule, plan, step = self._schedule, self._schedule.plan, self._drawn
@@ -296,17 +299,18 @@ class SynchronousMode:
         try:
             token = None if last else self._token(step)
             waited_from, stop = context.clock(), token is not None and token.stop and token.step == step
-            self._exchange_replicas(step, gradients, sync, stop or last)
+            if not gradients:
+                self._combine(step, sync, closing=stop or last)
+            elif self._stay_equal and (last or (step + 1) % CHECKED_EVERY == 0):
+                context.exchange.check_equal()
         except (GroupError, CoordinatorLostError) as error:
-            reached = self._reached(step, gradients)
-            self._note(step, reached, shared, skipped)
+            reached = self._note(step, gradients, shared, skipped)
             context.report_failed_collective(step + 1, str(error), reached, shared, self._records)
             context.wait()
             return
         wait_s = context.exchanged_s + context.clock() - waited_from
         context.tally.waited_s += wait_s
-        reached = self._reached(step, gradients)
-        self._note(step, reached, shared, skipped)
+        reached = self._note(step, gradients, shared, skipped)
         context.exchange.complete(step + 1)
         context.started_s = context.clock()
         figures = context.computed_s, reached, shared, skipped, wait_s
@@ -323,16 +327,6 @@ class SynchronousMode:
         self._completed = completed
         self._context.report_failed_collective(completed, why, records=self._records, broken=self._broken)
         self._context.wait()
-
-    def _exchange_replicas(self, step: int, gradients: bool, sync: Sync | None, closing: bool) -> None:
-        """What is exchanged after a step; where gradients are, parameters are compared now and then."""
-        if not gradients:
-            self._combine(step, sync, closing)
-        elif self._stay_equal and (step + 1 >= self._steps or (step + 1) % CHECKED_EVERY == 0):
-            self._context.exchange.check_equal()
-
-    def _reached(self, step: int, gradients: bool) -> int:
-        return step + 1 if gradients else self._context.exchange.averager.reached
 
     def _tell(self, made: Stepped, token: Token | None) -> None:
         """Let the coordinator know of a step: with others when it wants to hear of them, or with what follows the last

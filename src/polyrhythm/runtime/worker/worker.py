@@ -79,6 +79,7 @@ class Worker:
         self._context = WorkerContext(*parts, self._follow, self._come_back, steering, anyone)
         self._side: StepMode = ParameterServerMode(self._context)
         self._losses = LossReports(self._context, self._guard)
+        exchange.beside = self._context.losses.read
         self._position = EpochPosition()
         self._ready: Ready | None = None
         self.arrivals: dict[int, Lateness] = {}

@@ -1,5 +1,6 @@
 """What ranks tell each other of what they read."""
 
+import sys
 from datetime import timedelta
 from typing import Any
 from unittest.mock import Mock
@@ -9,7 +10,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data import handed
-from polyrhythm.runtime.script.data.handed import all_told
+from polyrhythm.runtime.script.data.handed import HandedData, all_told
+from polyrhythm.runtime.script.script_group import ScriptGroup
 
 KEYS = ["rank-0", "rank-1", "rank-2"]
 
@@ -54,3 +56,15 @@ def test_nobody_waits_for_ranks_of_which_one_is_lost() -> None:
     lost = group(Later(after=99), timedelta(hours=1))
     lost.failure = "a member is gone"
     assert not all_told(lost, KEYS)
+
+
+def test_what_a_rank_reads_is_asked_in_its_first_step_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes some thirty calls, and every step of the training comes here."""
+    store, reads = HashStore(), Mock(return_value="is dealt: [4]")
+    world = Mock(spec=ScriptGroup, store=store, rank=lambda: 1)
+    monkeypatch.setattr(handed, "dist", Mock(group=Mock(WORLD=world)))
+    handed_data = HandedData(training=0)
+    for _ in range(3):
+        handed_data.stepped(sys._getframe(), reads)
+    assert store.get("training-0-rank-1") == b"is dealt: [4]"
+    assert reads.call_count == 1

@@ -35,6 +35,19 @@ def test_passes_of_one_step_are_averaged(losses: Losses) -> None:
     assert losses.take() == 3.0
 
 
+def test_a_loss_that_is_read_early_is_the_same(losses: Losses) -> None:
+    """Its value is that of this moment, and only what was not read yet is a tensor still."""
+    (1.0 * leaf(1)).backward()  # type: ignore[no-untyped-call]
+    losses.read()
+    losses.read()
+    (2.0 * leaf(1)).backward()  # type: ignore[no-untyped-call]
+    assert losses.take() == 3.0
+    (3.0 * leaf(1)).backward()  # type: ignore[no-untyped-call]
+    losses.read()
+    assert losses.drain() == [6.0]
+    assert losses.drain() == []
+
+
 def test_a_vector_is_no_loss(losses: Losses) -> None:
     leaf(3).mul(2).backward(torch.ones(3))  # type: ignore[no-untyped-call]
     assert losses.take() is None

@@ -41,8 +41,11 @@ class StepOrder:
     def due(self) -> Iterator[int]:
         """Ranks whose next step can be shown now, each of which is shown before the next is asked for."""
         heads: list[tuple[float, int]] = []
-        if self._is_missing(self._awaited) or not all(self._add(heads, worker) for worker in self._accounts):
+        if self._is_missing(self._awaited):
             return
+        for worker in self._accounts:
+            if not self._add(heads, worker):
+                return
         while heads:
             worker = heapq.heappop(heads)[1]
             if self._is_running(worker):
@@ -60,11 +63,13 @@ class StepOrder:
 
     def _add(self, heads: list[tuple[float, int]], worker: int) -> bool:
         """Add the next step of a rank, if it is within one; False if that has still to be heard of."""
-        if self._is_missing(worker):
+        if not self._is_running(worker):
+            return True
+        if unseen := self._progress[worker].unseen:
+            heapq.heappush(heads, (unseen[0][0], worker))
+        elif worker not in self._lost:
             self._awaited = worker
             return False
-        if self._is_running(worker) and (unseen := self._progress[worker].unseen):
-            heapq.heappush(heads, (unseen[0][0], worker))
         return True
 
     def _is_running(self, worker: int) -> bool:

@@ -5,6 +5,7 @@ that rank sees the data end, so none goes by this: all look at each collective w
 """
 
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import torch.distributed as dist
@@ -50,13 +51,13 @@ class HandedData:
             self._source = source
             self._loop.reads(frame)
 
-    def stepped(self, frame: FrameType, reads: str) -> None:
-        """A step is made from this frame; what this rank reads for it."""
+    def stepped(self, frame: FrameType, reads: Callable[[], str]) -> None:
+        """A step is made from this frame; what this rank reads for it, which is asked once."""
         if self._source is not None and self._agreed is not False:
             self._loop.stepped(frame)
         if not self._told and isinstance(group := dist.group.WORLD, ScriptGroup):
             self._told = True
-            group.store.set(f"{self._key}{group.rank()}", reads)
+            group.store.set(f"{self._key}{group.rank()}", reads())
 
     @property
     def agreed(self) -> bool:

@@ -21,23 +21,27 @@ LOOKS = 4
 
 
 class PassEnds:
-    """Looks at the innermost loop around the script's steps and around what it reads for them."""
+    """Looks at the innermost loop around the script's steps and around what it reads for them.
+
+    Attributes:
+        looks: of how many steps more it is to be told, and of what is read for them.
+    """
 
     def __init__(self) -> None:
         self._loop = InnerLoop()
         self._around: tuple[CodeType, range] | None = None
-        self._looks, self._thread = LOOKS, 0
+        self.looks, self._thread = LOOKS, 0
         self._meets = False
         self._met: list[FrameLines] = []
         """Where collectives were made, before the loop was known."""
 
     def reads(self, frame: FrameType) -> None:
-        if self._looks:
+        if self.looks:
             self._loop.reads(frame)
 
     def stepped(self, frame: FrameType) -> None:
-        if self._looks:
-            self._looks, self._thread = self._looks - 1, get_ident()
+        if self.looks:
+            self.looks, self._thread = self.looks - 1, get_ident()
             self._loop.stepped(frame)
             self._around = self._loop.around
 
@@ -45,7 +49,7 @@ class PassEnds:
         """The script has come to one from this frame."""
         if self.meets or within_wrapper(frame) or not asked_for(frame):
             return
-        if self._looks:
+        if self.looks:
             self._met.append(standing(frame))
         else:
             self._meets = self._holds(standing(frame))
@@ -53,7 +57,7 @@ class PassEnds:
     @property
     def meets(self) -> bool:
         """Whether ranks meet in a collective within the loop."""
-        if self._met and not self._looks:
+        if self._met and not self.looks:
             self._meets |= any(map(self._holds, self._met))
             self._met.clear()
         return self._meets or any(map(self._holds, self._met))

@@ -99,7 +99,8 @@ class Training:
         self._batches += 1
         if self._steps.own or run.by_generator:
             self._step_loop.reads(sys._getframe(1))
-        self._pass_ends.reads(sys._getframe(1))
+        if self._pass_ends.looks:
+            self._pass_ends.reads(sys._getframe(1))
         self._steps.given(run)
 
     def finished(self, run: Pass) -> None:
@@ -155,14 +156,17 @@ class Training:
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """The script has called an optimizer's step; with which arguments it is to go on, if with others."""
-        if self._stepping not in (None, optimizer) or not self._adopt(optimizer):
+        if self._stepping not in (None, optimizer):
+            return None
+        if optimizer not in self.warm_up.optimizers and not self._adopt(optimizer):
             return None
         self._thread = threading.get_ident()
         if self.session is None:
             self.warm_up.leave_out_aside(self._thread)
         self._step_loop.stepped(sys._getframe(1))
         self._handed.stepped(sys._getframe(1), self.warm_up.reads)
-        self._pass_ends.stepped(sys._getframe(1))
+        if self._pass_ends.looks:
+            self._pass_ends.stepped(sys._getframe(1))
         instead = run_closure(optimizer, args, kwargs) if kwargs or len(args) > 1 else None
         self._stepping = optimizer
         if self._steps.awaits_use:
@@ -186,9 +190,7 @@ class Training:
             self._script.schedules.meet(self._steps.begun)
 
     def _adopt(self, optimizer: Optimizer) -> bool:
-        """Whether this is one of the script's optimizers, which perhaps steps for the first time."""
-        if optimizer in self.warm_up.optimizers:
-            return True
+        """Whether this, which has not stepped before, is one of the script's optimizers."""
         if self.session is not None and optimizer in self._script.copied:
             raise refuse(COPIED_OPTIMIZER)
         if optimizer not in self._script.optimizers:
@@ -208,7 +210,9 @@ class Training:
             self._own_values.stepped(self._own_values.followed)
         if self.session is not None and self._script.schedules.follows:
             self._script.schedules.stepped()
-        within = any(lane.inside for lane in self._script.lanes)
+        within = False
+        for lane in self._script.lanes:
+            within |= lane.inside
         self._stepped_within |= within
         self._steps.after_step(optimizer, within)
 
@@ -234,8 +238,9 @@ class Training:
 
         Threads in which torch computes gradients belong to the steps.
         """
-        own = isinstance(threading.current_thread(), threading._DummyThread)
-        return self._thread not in (0, threading.get_ident()) and not own
+        if self._thread in (0, threading.get_ident()):
+            return False
+        return not isinstance(threading.current_thread(), threading._DummyThread)
 
     def asks_state(self) -> None:
         """The script asks for a model's parameters, perhaps those of the end of its epoch."""

@@ -48,7 +48,6 @@ class WarmUpSteps:
     def inside(self) -> bool:
         return self.run is not None and self.run.inside
 
-    @property
     def reads(self) -> str:
         """What this rank reads: whether the job can deal it out, and how many mini-batches its loaders have."""
         if self.run is None or self.run.looking:

@@ -36,13 +36,13 @@ class FiniteWatch:
         self.latest: float | None = None
         self._in_flight: deque[OnItsWay] = deque(maxlen=MOST_COPIES)
 
-    def see(self, losses: Sequence[Tensor], step: int) -> tuple[int, float] | None:
+    def see(self, losses: Sequence[Tensor | float], step: int) -> tuple[int, float] | None:
         """Of the losses that are known by now, the step and the value of one that is not finite."""
         for loss in losses:
-            if loss.is_cuda:
+            if isinstance(loss, Tensor) and loss.is_cuda:
                 self._fetch(loss, step)
                 continue
-            self.latest = loss.item()
+            self.latest = loss.item() if isinstance(loss, Tensor) else loss
             if not math.isfinite(self.latest):
                 return step, self.latest
         return self._arrived() if self._in_flight else None

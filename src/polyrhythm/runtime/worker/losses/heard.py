@@ -67,7 +67,7 @@ class Losses:
     """
 
     def __init__(self) -> None:
-        self._heard: deque[Tensor] = deque(maxlen=MOST_HEARD)
+        self._heard: deque[Tensor | float] = deque(maxlen=MOST_HEARD)
         self._original: Callable[..., Any] | None = None
         self.listens = self._means = False
 
@@ -91,8 +91,14 @@ class Losses:
 
         torch.Tensor.backward = backward  # type: ignore[method-assign, assignment]
 
-    def drain(self) -> list[Tensor]:
-        """All of them, not read."""
+    def read(self) -> None:
+        """Read the values that wait for no device, in a moment in which this worker waits anyway."""
+        for place, loss in enumerate(self._heard):
+            if isinstance(loss, Tensor) and loss.is_cpu:
+                self._heard[place] = loss.item()
+
+    def drain(self) -> list[Tensor | float]:
+        """All of them, read or not."""
         heard = list(self._heard)
         self._heard.clear()
         return heard
@@ -102,4 +108,4 @@ class Losses:
         if not self._heard:
             return None
         heard = self.drain()
-        return float(sum(loss.item() for loss in heard) / len(heard))
+        return float(sum(loss.item() if isinstance(loss, Tensor) else loss for loss in heard) / len(heard))

@@ -37,7 +37,7 @@ class LossReports:
         if not self._reads:
             if odd := self._finite.see(losses.drain(), step):
                 self._warn(*odd)
-            return self._shown(now_s)
+            return self._shown(now_s) if now_s >= self._shown_s + SHOWN_S else None
         loss = self._context.exchange.common(losses.take())
         if loss is not None and self._guard.listens:
             self._watch(loss)
@@ -46,8 +46,6 @@ class LossReports:
         return loss
 
     def _shown(self, now_s: float) -> float | None:
-        if now_s < self._shown_s + SHOWN_S:
-            return None
         self._shown_s = now_s
         return self._finite.latest
 
