@@ -242,8 +242,9 @@ class JobProcesses:
         one.
         """
         for process in self._workers.values():
-            process.kill()
-            process.join()
+            if process.pid is not None:  # the one that was about to start has none
+                process.kill()
+                process.join()
         self._coordinator.join(GRACE_S if self._workers else 0.0)
         self._coordinator.kill()
         self._coordinator.join()
