@@ -44,7 +44,7 @@ def test_a_policy_is_learned_and_goes_on(tmp_path: Path) -> None:
         (["--data", ""], "--data '' is no folder"),
         (["--data", ".", "--families", "tiny"], "--data '.' is read by none of tiny; leave it out, or see --families"),
         (["--log", __file__], f"--log {__file__!r} cannot be made: File exists"),
-        (["--resume"], "leave --resume out"),
+        (["--resume"], "policy.json.checkpoint': No such file or directory; leave --resume out"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -> None:
@@ -58,10 +58,28 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(learn.Study, "run", stop)
-    code, said = call(str(tmp_path / "policy.json"))
+    code, said = call(str(tmp_path / "policy.json"), "--families", "tiny", "--pretraining", "3")
     assert code == 130
-    assert "--resume goes on from" in said
+    assert said == (
+        "polyrhythm: interrupted after 0 of 3 jobs under fixed policies; nothing is kept yet, so the same command "
+        "begins anew\n"
+    )
     assert not (tmp_path / "policy.json").exists()
+
+
+def test_ctrl_c_after_a_checkpoint_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(study: learn.Study, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "policy.json"
+    words = (str(out), "--families", "tiny", "--pretraining", "2", "--episodes", "1", "--jobs", "1")
+    monkeypatch.setattr("polyrhythm.cli.learn.StudyTeller.progress", stop)
+    code, said = call(*words)
+    going_on = f"of 2 jobs under fixed policies; --resume goes on from '{out}.checkpoint'"
+    assert (code, said) == (130, f"polyrhythm: interrupted after 1 {going_on}\n")
+    monkeypatch.setattr(learn.Study, "run", lambda study: study.tell(1, 2))
+    code, said = call(*words, "--resume")
+    assert (code, said) == (130, f"polyrhythm: interrupted after 1 {going_on}\n")
 
 
 def test_ctrl_c_keeps_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +179,38 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     with contextlib.suppress(KeyboardInterrupt), interrupted:
         raise KeyboardInterrupt
     assert not any(alive(pid) for pid in interrupted.pids)
+
+
+FORK_SERVER = """
+from multiprocessing import forkserver
+from polyrhythm.emulation.local import fork_server_context
+
+fork_server_context()
+with open(f"/proc/{forkserver._forkserver._forkserver_pid}/status") as status:
+    print(*(line for line in status if line.startswith("SigBlk:")))
+"""
+
+
+def test_ctrl_c_is_for_the_process_that_has_started_the_others() -> None:
+    """In a process of its own, as one has one fork server, whoever has started it."""
+    said = subprocess.run([sys.executable, "-c", FORK_SERVER], capture_output=True, text=True, check=True).stdout
+    assert int(said.split()[1], 16) & 1 << signal.SIGINT - 1
+
+
+def test_ctrl_c_while_a_process_starts_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(process: ForkServerProcess) -> None:
+        if len(started) == 1:
+            raise KeyboardInterrupt
+        started.append(process)
+        start(process)
+
+    started: list[ForkServerProcess] = []
+    start = ForkServerProcess.start
+    monkeypatch.setattr(ForkServerProcess, "start", interrupted)
+    crew_of_one = crew(tmp_path, idle)
+    with pytest.raises(KeyboardInterrupt), crew_of_one:
+        pass
+    assert not started[0].is_alive()
 
 
 def be_killed(rank: int, folder: Path) -> None:

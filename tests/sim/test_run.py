@@ -2,6 +2,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from polyrhythm.policies import parse_policy
 from polyrhythm.sim import Limits, Scenario, TimingWorkload, compare, load_scenario, simulate, sweep
 from polyrhythm.sim import run as run_module
 from polyrhythm.sim.numerics import Evaluation, TimingOnly
+from polyrhythm.sim.tied import delayed
 from polyrhythm.telemetry import RunResult
 from polyrhythm.training.config import TrainingConfig
 from tests.sim.clusters import SPECS, Scripted, cluster
@@ -28,6 +31,8 @@ DIGITS = {"training.epochs": "1", "training.eval_every_samples": "200"}
 
 SCRIPT = """
 import sys
+import threading
+import warnings
 from polyrhythm.policies import parse_policy
 from polyrhythm.sim import load_scenario, simulate
 scenario = load_scenario(sys.argv[1], dict(pair.split("=") for pair in sys.argv[4:]))
@@ -346,3 +351,18 @@ def test_limits_of_the_clock() -> None:
 def test_without_a_model_a_probe_has_no_loss_and_the_fallback_stays() -> None:
     probing, asp = (simulate(cluster(1.0, 1.5, samples=40), policy) for policy in ("rlp:loss=probe", "asp"))
     assert (probing.samples, probing.steps_by_worker) == (asp.samples, asp.steps_by_worker)
+
+
+def hold(number: int) -> int:
+    """In a process of joblib's: the first is through, the others never are."""
+    if number:
+        threading.Event().wait()
+    return number
+
+
+def test_whoever_wants_no_more_runs_is_told_nothing_of_those_that_are_cut_short() -> None:
+    results: Any = run_module.completed([delayed(hold)(number) for number in range(4)], 2)
+    assert next(results) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results.close()

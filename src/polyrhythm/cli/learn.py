@@ -85,9 +85,21 @@ def learn(
             study.run()
     except KeyboardInterrupt:
         kept = f"; the best so far, {study.score:.2f}x as fast as ASP, is in {str(out)!r}" if study.keep_best() else ""
-        say(f"interrupted after {study.done} jobs{kept}; --resume goes on from {str(study.checkpoint)!r}")
+        say(f"interrupted after {how_far(study)}{kept}; {how_to_go_on(study)}")
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"{out}: {study.score:.2f}x as fast as ASP on jobs that it did not learn from")
+
+
+def how_far(study: "Study") -> str:
+    if not study.pretrained:
+        return f"{study.ready} of {study.preset.pretraining} jobs under fixed policies"
+    return f"{study.done} of {study.preset.episodes} jobs"
+
+
+def how_to_go_on(study: "Study") -> str:
+    if study.kept:
+        return f"--resume goes on from {str(study.checkpoint)!r}"
+    return "nothing is kept yet, so the same command begins anew"
 
 
 LEARN_HEADS = ("jobs", "validated", "verdict")

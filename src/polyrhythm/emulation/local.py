@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -37,7 +38,7 @@ from polyrhythm.runtime.launch.rendezvous import COORDINATOR, open_addresses, po
 from polyrhythm.runtime.launch.torchrun import worker_environment
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import Averaging, JobConfig
-from polyrhythm.runtime.wire.parent_death import end_with_starter
+from polyrhythm.runtime.wire.parent_death import end_with_starter, interrupts_held
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import RATE
 from polyrhythm.telemetry import Figures, Mark, Meter, RunResult
@@ -241,8 +242,9 @@ class JobProcesses:
         one.
         """
         for process in self._workers.values():
-            process.kill()
-            process.join()
+            if process.pid is not None:  # the one that was about to start has none
+                process.kill()
+                process.join()
         self._coordinator.join(GRACE_S if self._workers else 0.0)
         self._coordinator.kill()
         self._coordinator.join()
@@ -273,6 +275,8 @@ def fork_server_context() -> ForkServerContext:
     """Makes workers as copies of one process that has imported what they need, which alone takes each seconds."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
+    with interrupts_held():
+        forkserver.ensure_running()
     return context
 
 

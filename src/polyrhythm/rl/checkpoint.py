@@ -32,7 +32,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def cannot_resume(path: Path, error: Exception) -> UsageError:
-    reason = str(error).partition("\n")[0]
+    strerror = error.strerror if isinstance(error, OSError) else None
+    reason = strerror or str(error).partition("\n")[0]
     return UsageError(f"cannot resume from {str(path)!r}: {reason}; leave --resume out")
 
 

@@ -323,6 +323,11 @@ class Study:
         write_whole(self.out, dump(self.learned()).encode())
         return True
 
+    @property
+    def kept(self) -> bool:
+        """Whether the checkpoint is of this study: one of another, finished study may lie there."""
+        return self.saved_s > -math.inf
+
     def save(self) -> None:
         """Write the checkpoint, all of it or nothing."""
         best = None if self.best is None else torch.from_numpy(self.best)
@@ -352,6 +357,7 @@ class Study:
             self._restore(saved, facts)
         except WRONG as error:
             raise cannot_resume(self.checkpoint, error) from error
+        self.saved_s = time.monotonic()
         return self
 
     def _restore(self, saved: dict[str, Any], facts: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import joblib
 
 from polyrhythm.runtime.launch.ray import connected
+from polyrhythm.runtime.wire.parent_death import end_with_starter, interrupts_held
 from polyrhythm.search.plan import SearchTrial, TrialOutcome
 from polyrhythm.search.ray_tasks import RayTasks
 from polyrhythm.sim.tied import delayed
@@ -41,6 +42,7 @@ class Processes:
         self.slots = slots
         context = multiprocessing.get_context("spawn")
         self._stack = ExitStack()
+        self._futures: list[Future[TrialOutcome]] = []
         self._processes = [
             self._stack.enter_context(ProcessPoolExecutor(1, context, initializer=prepare, initargs=(build,)))
             for _ in range(slots)
@@ -52,20 +54,20 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._processes:
-            process.shutdown(wait=False, cancel_futures=True)
-        if error is not None:  # what still runs is for nobody
-            for process in self._processes:
-                for child in (process._processes or {}).values():
-                    child.kill()
+        if error is not None or not all(future.done() for future in self._futures):
+            self._kill()  # what still runs is for nobody
         self._stack.close()
 
     def run(self, trials: Sequence[SearchTrial]) -> Iterator[TrialOutcome]:
-        futures: list[Future[TrialOutcome]] = [
-            self._processes[trial.run % self.slots].submit(call_prepared, trial) for trial in trials
-        ]
-        for future in as_completed(futures):
+        with interrupts_held():  # the first call starts a process
+            self._futures = [self._processes[trial.run % self.slots].submit(call_prepared, trial) for trial in trials]
+        for future in as_completed(self._futures):
             yield future.result()
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            for child in [*process._processes.values()]:
+                child.kill()
 
 
 FUNCTION: list[Function] = []
@@ -74,8 +76,6 @@ FUNCTION: list[Function] = []
 
 def prepare(build: Callable[[], Function]) -> None:
     """First thing in such a process: it ends with its parent, however that ends."""
-    from polyrhythm.runtime.wire.parent_death import end_with_starter
-
     end_with_starter()
     FUNCTION[:] = [build()]
 

@@ -1,8 +1,9 @@
 """Runs of scenarios: one policy and seed, or many on all cores."""
 
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,15 @@ def completed(runs: list[Any], jobs: int) -> Iterator[tuple[int, RunResult]]:
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
     except ValueError:
         parallel = joblib.Parallel(n_jobs=jobs)
-    yield from parallel(runs)
+    results = parallel(runs)
+    try:
+        for result in results:  # noqa: UP028 - `yield from` would close it before the warning is silenced
+            yield result
+    finally:
+        if isinstance(results, Generator):  # who wants no more results knows that some runs are cut short
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                results.close()
 
 
 def processes_for(runs: Sized, jobs: int) -> int:

@@ -60,6 +60,14 @@ def test_data_that_are_not_there_are_told_at_once_and_leave_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_without_the_data_is_told_at_once(call: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = call("tiny", "--data", "empty")
+    assert done.exit_code == 2
+    assert done.stderr == "polyrhythm: data folder 'empty' has no *.parquet file with 'train' in its name\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
 def test_a_folder_that_cannot_be_made_is_named(call: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = call("tiny", "--out", "file")

@@ -8,9 +8,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.script_group import ANYONE, BACKEND, ScriptGroup
+from polyrhythm.runtime.script.wrapper import become_wrapper
 from polyrhythm.testing.processes import run_workers
 
 
@@ -58,6 +60,22 @@ def from_the_lost(rank: int, port: int) -> None:
 def test_a_message_of_a_rank_that_is_gone_is_no_message_of_zeros() -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     run_workers(from_the_lost, 2, store.port)
+
+
+def wrap_beside_the_lost(rank: int, port: int) -> None:
+    """Wrap a model when the other rank has ended."""
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+    dist.barrier()
+    if rank == 0:
+        lost = r"test_script_group.py:\d+: DistributedDataParallel cannot be set up: another rank is lost"
+        with pytest.raises(GroupError, match=lost):
+            become_wrapper(TorchDDP.__new__(TorchDDP), torch.nn.Linear(2, 1), distributed_c10d._get_default_group(), {})
+
+
+def test_what_torch_finds_in_the_memory_of_a_rank_that_is_gone_is_not_told() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    run_workers(wrap_beside_the_lost, 2, store.port)
 
 
 def test_torchs_checkpoints_find_a_device_in_the_group() -> None:

@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
@@ -252,7 +253,8 @@ def become_wrapper(ddp: TorchDDP, module: nn.Module, group: ProcessGroup, option
     """
     init_sync = options.pop("init_sync", True)
     lane = Lane(module, options)
-    lane.open(group, init_sync=init_sync)
+    with told_of_losses(group):
+        lane.open(group, init_sync=init_sync)
     inner = lane.inner
     assert inner is not None
     ddp.__class__ = ScriptDDP
@@ -263,6 +265,22 @@ def become_wrapper(ddp: TorchDDP, module: nn.Module, group: ProcessGroup, option
     lane.kept = {key: value for key, value in inner.__dict__.items() if key not in own}
     ddp.module = module
     return lane
+
+
+@contextmanager
+def told_of_losses(group: ProcessGroup) -> Iterator[None]:
+    """Where a rank is lost, torch compares with memory that nobody has written: what it says of that, or not, is void.
+
+    Raises:
+        GroupError: in its place.
+    """
+    try:
+        yield
+    finally:
+        if isinstance(group, SwitchGroup) and group.failure is not None:
+            raise GroupError(
+                f"{script_line()}: DistributedDataParallel cannot be set up: another rank is lost ({group.failure})"
+            )
 
 
 def is_plain(name: str, value: object) -> bool:

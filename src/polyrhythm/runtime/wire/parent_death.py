@@ -16,9 +16,10 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 
 PR_SET_PDEATHSIG = 1
 
@@ -41,6 +42,17 @@ def aside(bind: Callable[[], None], *numbers: int) -> Callable[[], None]:
         bind()
 
     return prepare
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """What `multiprocessing` starts meanwhile never hears Ctrl-C, also while it imports; its starter does."""
+    resource_tracker.ensure_running()  # whose own start lets the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def die_with(parent: int, number: int = signal.SIGKILL, libc: ctypes.CDLL | None = None) -> None:

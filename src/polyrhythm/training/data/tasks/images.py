@@ -27,7 +27,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, slots=True)
 class ImageSet:
-    """A data set of square images in ten classes: its repository on the Hugging Face coordinator and its format.
+    """A data set of square images in ten classes: its repository on huggingface.co and its format.
 
     `halvings` is how often each square of four pixels becomes one, their mean.
     """
