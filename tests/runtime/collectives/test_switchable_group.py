@@ -126,6 +126,26 @@ def test_between_hosts_a_backward_pass_ends_its_buckets_in_its_own_thread(store:
     assert run_workers(apart_worker, size, size, store.port) == [(True, {True})] * size
 
 
+def kinds_apart_worker(rank: int, size: int, port: int, tells: bool) -> dict[str, bool]:
+    """On a host of its own: whether each kind has plain DDP's bits, if the group is told where steps end or not."""
+    host_map.common_ground = lambda: ""
+    _, group = connect(rank, size, port)
+    same = {}
+    for name, kind in KINDS.items():
+        plain, ours = kind(None, rank), kind(group, rank)
+        if tells:
+            ours.optimizer.register_step_post_hook(lambda *_: group.step())
+        same[name] = equal(train(plain), train(ours))
+    assert group.failure is None
+    return same
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_between_hosts_every_kind_has_the_bits_of_plain_ddp(store: TCPStore, tells: bool) -> None:
+    """A static graph asks for all of its sums at the end of its first pass, and waits for them there."""
+    assert run_workers(kinds_apart_worker, 2, 2, store.port, tells) == [dict.fromkeys(KINDS, True)] * 2
+
+
 def sums_worker(rank: int, size: int, port: int) -> list[bool]:
     """Whether sums of vectors of several lengths and types have the bits of gloo's."""
     _, group = connect(rank, size, port)

@@ -99,12 +99,15 @@ class GuardedWork(QuietWork):
         """A future of the tensors: communication overlaps with the backward pass.
 
         Where the backward pass itself asks, for torch's reducer, it is completed at its end and here, before the
-        reducer looks at it; otherwise by the backend's thread, which needs the interpreter meanwhile.
+        reducer looks at it; at once if it asks at its end, as for a static graph in the first step. Otherwise it is
+        completed by the backend's thread, which needs the interpreter meanwhile.
         """
         if self._future is None:
             self._future = torch.futures.Future()
             self._at_end = asked_by_backward()
-            if self._at_end:
+            if self._at_end and torch._C._current_autograd_node() is None:
+                self._finish()
+            elif self._at_end:
                 Variable._execution_engine.queue_callback(self._finish)
             else:
                 self._health.await_end(self)
