@@ -64,6 +64,8 @@ class Attended(DistributedDataParallel):
         group = self.process_group
         assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
         self.passes = StepPasses(group)
+        # An array of numpy's over a gradient has its address.
+        group.lends &= not self.gradient_as_bucket_view
 
     @property
     def why_not(self) -> str:

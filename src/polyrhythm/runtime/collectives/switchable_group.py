@@ -58,6 +58,7 @@ class SwitchGroup(dist.ProcessGroup):
         launched_s: when the last one was launched, on `time.perf_counter`.
         meanwhile: done once, while the next collective that is waited for here is under way.
         beside: done each time.
+        lends: whether buckets may be lent, see `SharedBuffers.add_up`; not those of which the script has views.
 
     torch reads the size in two ways. ``getSize()`` and ``getRank()``, which DistributedDataParallel divides gradients
     by, are those of the current generation, and 1 and 0 in a local phase. ``size()`` and ``rank()``, which the script
@@ -74,6 +75,7 @@ class SwitchGroup(dist.ProcessGroup):
         self.launched_s, self.launches = 0.0, 0
         self.meanwhile: Callable[[], None] | None = None
         self.beside: Callable[[], object] = bool
+        self.lends = True
         self._began = self._last = 0
         """Collectives launched before this step, and by its likely end."""
         self._name = BACKEND
@@ -184,7 +186,7 @@ class SwitchGroup(dist.ProcessGroup):
         # What torch's engine sums up by itself is a bucket of DistributedDataParallel, which nobody else has.
         caller = sys._getframe().f_back
         bucket = caller is None or caller.f_code is ENGINE
-        return self._run("allreduce", tensors, None, tensors, opts=opts, lends=bucket)
+        return self._run("allreduce", tensors, None, tensors, opts=opts, lends=self.lends and bucket)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         return self._run("allreduce_coalesced", tensors, None, tensors, opts=opts)

@@ -3,7 +3,10 @@
 import gc
 import mmap
 import os
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -93,6 +96,46 @@ def test_parts_of_a_storage_stay_where_they_are() -> None:
     close(sides)
 
 
+def test_nor_is_a_part_of_one_that_is_lent() -> None:
+    sides, storages = buffers(3), drawn(3, FLOATS, LENGTH + 1)
+    for _ in range(2):
+        check(sides, storages, FLOATS, (True,) * 3)
+    for _ in range(2):
+        check(sides, [storage[1:] for storage in storages], FLOATS, (True,) * 3)
+    close(sides)
+
+
+def test_a_storage_that_torch_has_moved_again_is_kept() -> None:
+    """As it moves one that is sent to another process by the name of a file."""
+    sides, vectors = buffers(3), drawn(3, FLOATS)
+    for _ in range(2):
+        check(sides, vectors, FLOATS, (True,) * 3)
+    vectors[1].untyped_storage()._share_filename_cpu_()
+    for _ in range(2):
+        check(sides, vectors, FLOATS, (True,) * 3)
+    assert len(SEGMENTS) == 2
+    close(sides)
+
+
+def test_a_move_that_fails_leaves_nothing_and_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left, tried = tmp_path / "torch_1_2_0", list[int]()
+
+    def fail(storage: torch.UntypedStorage) -> NoReturn:
+        left.touch()
+        tried.append(storage.nbytes())
+        raise RuntimeError(f"unable to allocate shared memory(shm) for file </{left.name}>: No space left on device")
+
+    monkeypatch.setattr(lent, "ROOM", tmp_path)
+    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", fail)
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    assert [lender.lend(vector) for _ in range(4)] == [False] * 4
+    assert len(tried) == 1
+    assert not left.exists()
+
+
 def test_nothing_is_lent_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lent, "room", lambda: 2 * 2 * 4 * LENGTH - 1)
     sides, vectors = buffers(), drawn(2, FLOATS)
@@ -174,6 +217,7 @@ def test_what_is_no_more_is_let_go() -> None:
     assert borrowed.open(first.nbytes)
     del first
     lend(lender, second)
+    borrowed.let_go()
     assert borrowed.open(second.nbytes)
     assert len(borrowed._found) == 1
     lender.know(second)
@@ -181,13 +225,49 @@ def test_what_is_no_more_is_let_go() -> None:
     assert not borrowed.some_are_new
 
 
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_it_is_let_go_when_something_else_is_exchanged(broadcast: bool) -> None:
+    """As a script makes another model: memory for both may not be there."""
+    sides, vectors, others = buffers(3), drawn(3, FLOATS), drawn(3, FLOATS)
+    for _ in range(2):
+        check(sides, vectors, FLOATS, (True,) * 3)
+    vectors.clear()
+    for _ in range(2):  # who is ahead does not see that others have let go of theirs
+        if broadcast:
+            together(lambda rank: sides[rank].spread(others[rank].view(torch.uint8), 0), 3)
+        else:
+            check(sides, others, FLOATS, (False,) * 3)
+    assert not any(side._borrowed._found for side in sides)
+    assert not any(side._lender._known for side in sides)
+    close(sides)
+
+
 @pytest.mark.parametrize("word", [INODE, DEVICE])
-def test_another_file_is_not_opened(word: int) -> None:
-    """As the descriptor means one in a container whose processes have other numbers."""
+def test_another_file_is_not_opened(monkeypatch: pytest.MonkeyPatch, word: int) -> None:
+    """As the descriptor means one in a container whose processes have other numbers; it may be a device."""
     (lender, borrowed), (vector, _) = two(), drawn(2, FLOATS)
     lend(lender, vector)
     borrowed._columns[word][0] += 1
+    opened = list[str]()
+    monkeypatch.setattr(os, "open", lambda path, _: opened.append(path))
     assert not borrowed.open(vector.nbytes)
+    assert not opened
+
+
+def test_a_file_of_another_length_is_not_opened() -> None:
+    (lender, borrowed), (vector, _) = two(), drawn(2, FLOATS)
+    lend(lender, vector)
+    assert not borrowed.open(vector.nbytes + 1)
+    assert os.fstat(SEGMENTS[vector.untyped_storage()._cdata].fd).st_size == vector.nbytes
+
+
+def test_what_is_opened_keeps_no_descriptor() -> None:
+    """A process has a thousand of them, or fewer; members and vectors are many."""
+    (lender, borrowed), (vector, _) = two(), drawn(2, FLOATS)
+    lend(lender, vector)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    assert borrowed.open(vector.nbytes)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_a_process_that_is_gone_lends_nothing() -> None:
@@ -219,6 +299,29 @@ def test_what_a_child_writes_stays_with_it() -> None:
         os._exit(not vector.eq(7).all() or bool(SEGMENTS))
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(vector, values)
+
+
+def test_a_fork_waits_until_a_vector_is_moved() -> None:
+    """The child would not know of it, and write into its parent's."""
+    moving, forking, order = threading.Event(), threading.Event(), list[str]()
+
+    def move() -> None:
+        with lent.LOCK:
+            moving.set()
+            forking.wait()
+            lent.room()  # another thread may go on meanwhile
+            order.append("moved")
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    moving.wait()
+    forking.set()
+    if not (child := os.fork()):
+        os._exit(not lent.LOCK.acquire(blocking=False))
+    order.append("forked")
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert order == ["moved", "forked"]
 
 
 def test_a_vector_begins_with_its_memory() -> None:

@@ -93,17 +93,16 @@ class SharedBuffers:
             self._add_up_whole(vector, kind, call, meanwhile)
         elif byte_count < LONG:
             self._add_up_windows(vector, kind, call, meanwhile)
-        elif lends and self._lends and self._lender.lend(vector):
-            self._add_up_lent(vector, kind, call, meanwhile)
         else:
-            self._lender.keep()
-            self._add_up_kept(vector, kind, call, meanwhile)
+            self._add_up_long(vector, kind, call, meanwhile, lends)
 
     def spread(self, vector: Tensor, source: int, meanwhile: Meanwhile = None) -> None:
         """Give all members the bytes of the member `source`; arguments and errors else as of `add_up`."""
         if self._memory is None:
             self._share()
         call = call_of(BROADCAST, len(vector), source)
+        if len(vector) >= LONG:
+            self._keep()
         if len(vector) >= LONG and self._peers is not None:
             self._spread_in_place(vector, source, call, meanwhile)
             return
@@ -189,6 +188,18 @@ class SharedBuffers:
 
     # -- where they are lent -------------------------------------------------------------------------------------------
 
+    def _add_up_long(self, vector: Tensor, kind: Kind, call: int, meanwhile: Meanwhile, lends: bool) -> None:
+        if lends and self._lends and self._lender.lend(vector):
+            self._borrowed.let_go()
+            self._add_up_lent(vector, kind, call, meanwhile)
+        else:
+            self._keep()
+            self._add_up_kept(vector, kind, call, meanwhile)
+
+    def _keep(self) -> None:
+        self._lender.keep()
+        self._borrowed.let_go()
+
     def _add_up_lent(self, vector: Tensor, kind: Kind, call: int, meanwhile: Meanwhile) -> None:
         try:
             self._show_nothing(call, meanwhile)
@@ -233,7 +244,7 @@ class SharedBuffers:
     def _add_up_anew(self, vector: Tensor, kind: Kind, call: int) -> None:
         self._finish()
         self._words.wait(CONSUMED, self._consumed)  # all have seen who lends
-        self._lender.keep()
+        self._keep()
         self._add_up_kept(vector, kind, call)
 
     def _add_up_kept(self, vector: Tensor, kind: Kind, call: int, meanwhile: Meanwhile = None) -> None:

@@ -10,8 +10,10 @@ the owner's descriptor, and see by its inode that it is the one that is meant.
 import ctypes
 import mmap
 import os
+import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +30,12 @@ ROOM: Final = Path("/dev/shm")
 MOST: Final = 62
 """Vectors of a member that are lent at a time: their numbers are bits of a word."""
 MAP_FIXED: Final = 0x10
+FILE: Final = re.compile("</(torch_[^/>]+)>")
+"""A file of torch's in `ROOM`, in its errors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class LentStorage:
     """A storage in shared memory: its number in this process, where it is here, and how others find it."""
 
     number: int
@@ -42,15 +46,21 @@ class Segment:
     inode: int
     device: int
 
-    def map_anew(self, fd: int, more: int) -> None:
-        """Give this process other memory at the same address, which nobody else writes."""
-        protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | MAP_FIXED | more
-        if LIBRARY.mmap(self.address, self.byte_count, protection, flags, fd, 0) != self.address:
+    @property
+    def is_there(self) -> bool:
+        """Whether the storage is, and where it was: torch moves one again that is sent to a process by name."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        return storage is not None and storage.data_ptr() == self.address
+
+    def map_anew(self, fd: int, kind: int) -> None:
+        """Give this process other memory at the same address."""
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        if LIBRARY.mmap(self.address, self.byte_count, protection, kind | MAP_FIXED, fd, 0) != self.address:
             raise MemoryError("a vector cannot be taken back from the members that it was lent to")
 
 
 LOCK: Final = threading.RLock()
-SEGMENTS: Final = dict[int, Segment]()
+SEGMENTS: Final = dict[int, LentStorage]()
 """This process's, by storage. They outlive the members' generation, as the storages may."""
 
 
@@ -65,7 +75,7 @@ class Lender:
     def __init__(self, own: memoryview, members: int) -> None:
         own[PROCESS] = os.getpid()
         self._own, self._members = own, members
-        self._seen, self._known = dict[int, StorageWeakRef](), set[Segment]()
+        self._seen, self._known, self._moves = dict[int, StorageWeakRef](), set[LentStorage](), True
 
     def lend(self, vector: Tensor) -> bool:
         """Say in this member's words where the vector is; whether it is lent."""
@@ -74,7 +84,8 @@ class Lender:
             self.keep()
             return False
         self._own[SEGMENT] = segment.fd << 16 | (segment not in self._known) << 8 | segment.number + 1
-        self._own[INODE], self._own[DEVICE], self._own[LIVE] = segment.inode, segment.device, numbers_of(live())
+        self._own[INODE], self._own[DEVICE] = segment.inode, segment.device
+        self._say_what_is_there()
         return True
 
     def know(self, vector: Tensor) -> None:
@@ -84,15 +95,31 @@ class Lender:
     def keep(self) -> None:
         """Say that the next vector is not lent."""
         self._own[SEGMENT] = 0
+        self._say_what_is_there()
 
-    def _segment_of(self, vector: Tensor) -> Segment | None:
+    def _say_what_is_there(self) -> None:
+        there = live()
+        self._own[LIVE] = numbers_of(there)
+        self._known.intersection_update(there)
+
+    def _segment_of(self, vector: Tensor) -> LentStorage | None:
         storage = vector.untyped_storage()
-        found = SEGMENTS.get(storage._cdata)
-        if found is not None and not found.storage.expired():
-            return found
-        if storage.is_shared() or storage.nbytes() != vector.nbytes or not self._comes_again(storage):
+        if storage.nbytes() != vector.nbytes:
             return None
-        return move(storage, self._members)
+        found = SEGMENTS.get(storage._cdata)
+        if found is not None and found.is_there:
+            return found
+        if storage.is_shared() or not self._moves or not self._comes_again(storage):
+            return None
+        return self._move(storage)
+
+    def _move(self, storage: torch.UntypedStorage) -> LentStorage | None:
+        try:
+            return move(storage, self._members)
+        except RuntimeError as error:  # there was no room after all; torch would leave a descriptor each time
+            self._moves = False
+            remove_left(str(error))
+            return None
 
     def _comes_again(self, storage: torch.UntypedStorage) -> bool:
         before = self._seen.get(storage._cdata)
@@ -103,37 +130,41 @@ class Lender:
         return False
 
 
-def live() -> list[Segment]:
+def live() -> list[LentStorage]:
     with LOCK:
-        for key in [key for key, segment in SEGMENTS.items() if segment.storage.expired()]:
+        for key in [key for key, segment in SEGMENTS.items() if not segment.is_there]:
             del SEGMENTS[key]
         return list(SEGMENTS.values())
 
 
-def numbers_of(segments: Sequence[Segment]) -> int:
+def numbers_of(segments: Sequence[LentStorage]) -> int:
     """As bits of a word."""
     return sum(1 << segment.number for segment in segments)
 
 
-def move(storage: torch.UntypedStorage, members: int) -> Segment | None:
-    """Move a storage into shared memory; None where all members together have no room there."""
+def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
+    """Move a storage into shared memory; None where all members together have no room there.
+
+    Raises:
+        RuntimeError: if there was none after all.
+    """
     with LOCK:
-        return move_one(storage, members)
-
-
-def move_one(storage: torch.UntypedStorage, members: int) -> Segment | None:
-    taken = {segment.number for segment in live()}
-    number = next((number for number in range(MOST) if number not in taken), None)
-    if number is None or room() < 2 * members * storage.nbytes():
-        return None
-    try:
+        taken = {segment.number for segment in live()}
+        number = next((number for number in range(MOST) if number not in taken), None)
+        if number is None or room() < 2 * members * storage.nbytes():
+            return None
         fd, byte_count = storage._share_fd_cpu_()
-    except RuntimeError:  # there was no room after all
-        return None
-    place, file = (storage.data_ptr(), byte_count), os.fstat(fd)
-    segment = Segment(number, StorageWeakRef(storage), *place, fd, file.st_ino, file.st_dev)
-    SEGMENTS[storage._cdata] = segment
-    return segment
+        place, file = (storage.data_ptr(), byte_count), os.fstat(fd)
+        segment = LentStorage(number, StorageWeakRef(storage), *place, fd, file.st_ino, file.st_dev)
+        SEGMENTS[storage._cdata] = segment
+        return segment
+
+
+def remove_left(error: str) -> None:
+    """The file that torch leaves behind where there is no room for it."""
+    if found := FILE.search(error):
+        with suppress(OSError):
+            (ROOM / found[1]).unlink()
 
 
 def room() -> int:
@@ -148,20 +179,23 @@ def take_back(vector: Tensor) -> None:
     """Give a lent vector memory of its own at its old address: one that still writes for an exchange that this member
     has given up, as after it was stopped, does not reach it any more.
     """
-    kept, segment = vector.clone(), SEGMENTS.pop(vector.untyped_storage()._cdata)
-    segment.map_anew(-1, mmap.MAP_ANONYMOUS)
-    vector.copy_(kept)
+    with LOCK:
+        kept, segment = vector.clone(), SEGMENTS.pop(vector.untyped_storage()._cdata)
+        segment.map_anew(-1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        vector.copy_(kept)
 
 
 def keep_apart_in_child() -> None:
     """After a fork: what the child writes into a lent vector stays there, as in any other."""
-    for segment in SEGMENTS.values():
-        if not segment.storage.expired():
-            segment.map_anew(segment.fd, 0)
-    SEGMENTS.clear()
+    try:
+        for segment in live():
+            segment.map_anew(segment.fd, mmap.MAP_PRIVATE)
+    finally:
+        SEGMENTS.clear()
+        LOCK.release()
 
 
-os.register_at_fork(after_in_child=keep_apart_in_child)
+os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=keep_apart_in_child)
 
 
 class Borrowed:
@@ -175,6 +209,7 @@ class Borrowed:
     def __init__(self, columns: list[memoryview], rank: int) -> None:
         self._columns, self._rank = columns, rank
         self._found = dict[tuple[int, int], Tensor]()
+        self._live = list[int]()
 
     @property
     def all_lend(self) -> bool:
@@ -188,15 +223,19 @@ class Borrowed:
     def some_are_new(self) -> bool:
         return any(said >> 8 & 1 for said in self._columns[SEGMENT])
 
+    def let_go(self) -> None:
+        """Of what is no more."""
+        if (live := list(self._columns[LIVE])) != self._live:
+            self._live = live
+            self._found = {key: found for key, found in self._found.items() if live[key[0]] >> key[1] & 1}
+
     def open(self, byte_count: int) -> bool:
-        """Open what is new, and let go of what is no more; whether all of it could be opened."""
-        live = self._columns[LIVE]
-        self._found = {key: found for key, found in self._found.items() if live[key[0]] >> key[1] & 1}
+        """Open what is new; whether all of it could be opened."""
         try:
             for rank, said in enumerate(self._columns[SEGMENT]):
                 if rank != self._rank and said >> 8 & 1:
                     self._found[rank, number_in(said)] = self._open_one(rank, said >> 16, byte_count)
-        except (OSError, ValueError):
+        except (OSError, RuntimeError):
             return False
         return True
 
@@ -206,15 +245,21 @@ class Borrowed:
         return [own if rank == self._rank else self._found[rank, number_in(said[rank])] for rank in range(len(said))]
 
     def _open_one(self, rank: int, fd: int, byte_count: int) -> Tensor:
-        opened = os.open(f"/proc/{self._columns[PROCESS][rank]}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        path = Path(f"/proc/{self._columns[PROCESS][rank]}/fd/{fd}")
+        self._expect(rank, byte_count, path.stat())  # to open another one may do something
+        opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            file = os.fstat(opened)
-            if (file.st_ino, file.st_dev) != (self._columns[INODE][rank], self._columns[DEVICE][rank]):
-                raise OSError("this is another file")
-            memory = mmap.mmap(opened, byte_count, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+            self._expect(rank, byte_count, os.fstat(opened))
+            # Python's own would keep a descriptor for each.
+            return torch.from_file(f"/proc/self/fd/{opened}", shared=True, size=byte_count, dtype=torch.uint8)
         finally:
             os.close(opened)
-        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    def _expect(self, rank: int, byte_count: int, file: os.stat_result) -> None:
+        """That this is the memory that the member means."""
+        known = (self._columns[INODE][rank], self._columns[DEVICE][rank], byte_count)
+        if (file.st_ino, file.st_dev, file.st_size) != known:
+            raise OSError("this is another file")
 
 
 def number_in(said: int) -> int:
