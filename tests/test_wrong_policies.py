@@ -9,7 +9,7 @@ import pytest
 
 from polyrhythm.core import Proceed, replay
 from polyrhythm.errors import PolicyError
-from polyrhythm.policies import parse_policy
+from polyrhythm.policies import BSP, parse_policy
 from polyrhythm.sim import Device, Scenario, TimingWorkload, simulate
 from polyrhythm.testing import ClusterScript, ConformanceError, ScriptPlayer, check
 from tests import wrong_policies
@@ -112,6 +112,35 @@ def test_an_interrupt_is_the_policys_where_ctrl_c_does_not_reach(
     finally:
         signal.signal(signal.SIGINT, before)
     assert message.startswith(f"policy {parse_policy(spec_of(name)).spec} raised KeyboardInterrupt() ")
+
+
+class NoException(BaseException):
+    """As asyncio's CancelledError is, and what a library in Rust panics with."""
+
+
+@pytest.mark.parametrize("run", [simulated, coordinated, staged])
+@pytest.mark.parametrize(
+    ("method", "name", "when"),
+    [("decisions", "Exits", "at Report of worker 1 with clock 1"), ("init", "ExitsAtStart", "in init")],
+)
+def test_what_is_no_exception_is_told_as_one(
+    method: str, name: str, when: str, run: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise NoException
+
+    monkeypatch.setattr(getattr(wrong_policies, name), method, fail)
+    assert f" raised NoException() {when} (" in message_of(run, name)
+
+
+@pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(0), NoException()])
+def test_a_remark_that_fails_is_told(error: BaseException, tmp_path: Path) -> None:
+    class Remarks(BSP):
+        def remark(self, state: object) -> str:
+            raise error
+
+    with pytest.raises(PolicyError, match=r"raised .* in remark at Joined of workers 0, 1 \(test_wrong"):
+        simulate(cluster(1.0, 2.0, samples=40), Remarks(), trace=tmp_path / "trace.jsonl")
 
 
 @pytest.mark.parametrize("name", ["RaisesOnManyLines", "SaysManyLines", "ReturnsManyLines"])

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from signal import SIG_IGN, SIGINT, getsignal
 from traceback import walk_tb
 from typing import Any
 
@@ -171,6 +172,16 @@ def shown(value: Any) -> str:
     return line if len(line) <= MOST_SHOWN else f"{line[:MOST_SHOWN]}..."
 
 
+def may_raise() -> tuple[type[BaseException], ...]:
+    """In an except clause around code of the user's own, such as a policy: the exceptions that are that code's.
+
+    This is any, as the process must not end for it without a word. Only a KeyboardInterrupt is passed on, for it is
+    the user's Ctrl-C, unless that does not reach this process, as it does not reach a coordinator.
+    """
+    pressed = isinstance(sys.exception(), KeyboardInterrupt) and getsignal(SIGINT) is not SIG_IGN
+    return () if pressed else (BaseException,)
+
+
 def line_of(error: BaseException) -> str:
     """Where in the user's own code an exception came from, in the file that was entered first; empty if in none.
 
@@ -180,7 +191,7 @@ def line_of(error: BaseException) -> str:
     lines = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(error.__traceback__)
-        if is_users(frame.f_globals.get("__name__", ""))
+        if is_users(frame.f_globals.get("__name__", "")) and frame.f_code.co_filename != "<string>"  # as of a dataclass
     ]
     own = [line for file, line in lines if file == lines[0][0]]
     return f" ({Path(lines[0][0]).name}:{own[-1]})" if own else ""

@@ -57,3 +57,8 @@ def test_bounds() -> None:
 def test_impossible_bound(s: float) -> None:
     with pytest.raises(SpecError, match="s must be a whole number of at least 0, or inf, but got"):
         SSP(s)
+
+
+def test_a_whole_number_is_told_as_it_was_given() -> None:
+    with pytest.raises(SpecError, match=r"or inf, but got -1$"):
+        SSP(-1.0)

@@ -221,6 +221,23 @@ def test_sweep(jobs: int, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("policies", "both"),
+    [
+        (["local:8", "bsp", "local:h=8"], "local:8 twice"),
+        (["switch:bsp@0.5,asp", "switch:(bsp)@0.5,asp"], "switch:bsp@"),
+    ],
+)
+def test_a_sweep_refuses_policies_whose_traces_would_be_one_file(
+    policies: list[str], both: str, tmp_path: Path
+) -> None:
+    scenario = cluster(1.0, 2.0, samples=40)
+    with pytest.raises(UsageError, match=f"^policies has {both}.*, whose traces in trace_dir would be one file; give"):
+        sweep(scenario, policies, [0], trace_dir=tmp_path, jobs=1)
+    assert not [*tmp_path.iterdir()]
+    assert len(sweep(scenario, policies, [0], jobs=1)) == len(policies)
+
+
 def test_compare_is_a_sweep_with_its_results_by_policy() -> None:
     policies: list[str | Policy[Any]] = ["ssp:s=2", parse_policy("bsp")]
     results = compare(cluster(1.0, 2.0), policies, [0, 5], jobs=1)

@@ -7,7 +7,6 @@ that names the policy, the event and the worker that it is about.
 
 from collections import Counter
 from collections.abc import Callable
-from signal import SIG_IGN, SIGINT, getsignal
 from typing import Any, Protocol
 
 from polyrhythm.core.ledger import Ledger, Ticket
@@ -28,15 +27,7 @@ from polyrhythm.core.types import (
     Sync,
     Wake,
 )
-from polyrhythm.errors import PolicyError, UsageError
-
-
-def may_raise() -> tuple[type[BaseException], ...]:
-    """What a policy may raise: the process that asks it must not end for it without a word.
-
-    A KeyboardInterrupt is the policy's own where Ctrl-C does not reach, as in a coordinator.
-    """
-    return (BaseException,) if getsignal(SIGINT) is SIG_IGN else (Exception, SystemExit)
+from polyrhythm.errors import PolicyError, UsageError, may_raise
 
 
 class Effects(Protocol):
@@ -170,9 +161,8 @@ class Driver:
             self._require_answer(event, decisions)
         if self._asks_in_force:
             self._follow_switch(event)
-        if self._remarked is not None and (remark := self.policy.remark(self.state)) != self._remark:
-            self._remark = remark
-            self._remarked(remark)
+        if self._remarked is not None:
+            self._hear_remark(self._remarked, event)
         try:
             if self._record is not None:
                 self._record(event, decisions)
@@ -301,6 +291,15 @@ class Driver:
         self._check_declared(decision)
         if reason := uneven(decision, self._batch_size):
             raise PolicyError(reason)
+
+    def _hear_remark(self, remarked: Callable[[str], None], event: Event) -> None:
+        try:
+            remark = self.policy.remark(self.state)
+        except may_raise() as error:
+            raise raised(self.policy, error, f"in remark at {located(event)}") from error
+        if remark != self._remark:
+            self._remark = remark
+            remarked(remark)
 
     def _follow_switch(self, event: Event) -> None:
         try:

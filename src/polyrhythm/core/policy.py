@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from polyrhythm.core.arguments import checked, name_of
 from polyrhythm.core.types import Cluster, Decisions, Event, Exchange
-from polyrhythm.errors import PolicyError, SpecError, UsageError, line_of, shown
+from polyrhythm.errors import PolicyError, SpecError, UsageError, line_of, may_raise, shown
 
 State = TypeVar("State")
 """A policy's own frozen state."""
@@ -228,7 +228,7 @@ def looked_at(traits: Callable[[Any], Any]) -> Callable[[Any], Traits]:
             found = traits(policy)
         except UsageError:
             raise
-        except (Exception, SystemExit) as error:
+        except may_raise() as error:
             raise PolicyError(f"policy {name_of(policy)} raised {shown(error)} in traits{line_of(error)}") from error
         if not isinstance(found, Traits):
             raise PolicyError(

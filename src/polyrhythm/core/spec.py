@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from polyrhythm.core.policy import Part, Policy
-from polyrhythm.errors import SpecError, did_you_mean, line_of, shown
+from polyrhythm.errors import SpecError, did_you_mean, line_of, may_raise, shown
 
 Registry: TypeAlias = Mapping[str, type[Policy[Any]]]
 
@@ -68,7 +68,7 @@ def parse_spec(spec: str, registry: Registry, place: str = "") -> Policy[Any]:
         return cls(**values)
     except ValueError as error:
         raise SpecError.of(f"policy {spec!r}", error) from error
-    except (Exception, SystemExit) as error:  # a policy of the user's own may do anything
+    except may_raise() as error:  # a policy of the user's own may do anything
         raise SpecError(f"policy {spec!r} cannot be made: {shown(error)}{line_of(error)}") from error
 
 

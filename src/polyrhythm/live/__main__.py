@@ -17,6 +17,7 @@ from polyrhythm.live.event_log import EventLog
 from polyrhythm.live.pages import saved_page
 from polyrhythm.live.reader import Reader, Sink
 from polyrhythm.runtime.launch.watch import WatchOrder
+from polyrhythm.telemetry.files import write_whole
 
 LINGER_S = 1.5
 """How long pages can still be asked for after the job: three looks of a page that is open."""
@@ -84,7 +85,7 @@ def keep(reader: Reader, order: WatchOrder) -> None:
     if order.report is None:
         return
     try:
-        Path(order.report).write_text(saved_page(order.address.job, *reader.after(0)), encoding="utf-8")
+        write_whole(Path(order.report), saved_page(order.address.job, *reader.after(0)).encode())
     except OSError as error:
         say(f"cannot write --report {order.report}: {error.strerror}")
 

@@ -46,7 +46,7 @@ class SSP(Policy[SSPState]):
 
     def __post_init__(self) -> None:
         if self.s < 0 or not (math.isinf(self.s) or float(self.s).is_integer()):
-            raise SpecError(f"s must be a whole number of at least 0, or inf, but got {self.s}")
+            raise SpecError(f"s must be a whole number of at least 0, or inf, but got {self.s:g}")
 
     def init(self, cluster: Cluster) -> SSPState:
         return SSPState()

@@ -139,6 +139,8 @@ def sweep(
     scenario, trace_dir = checked(scenario), None if trace_dir is None else path_of("trace_dir", trace_dir)
     policies = [each if isinstance(each, str) else as_policy(each) for each in listed("policies", policies, EXAMPLE)]
     seeds = checked_seeds(seeds)
+    if trace_dir is not None:
+        check_traces_apart(policies)
     alone = len(policies) * len(seeds) == 1
     runs = [
         delayed(run_one)(index, scenario, policy, seed, target, trace_dir, alone)
@@ -250,6 +252,21 @@ def run_one(
     except PolyrhythmError as error:
         spec = policy if isinstance(policy, str) else policy.spec
         return index, blank_result(scenario, spec, seed, None, status="failed", message=one_line(error))
+
+
+def check_traces_apart(policies: Iterable[str | Policy[Any]]) -> None:
+    """No two policies write one file; who is no policy fails in its own run."""
+    known: dict[str, str] = {}
+    for each in policies:
+        try:
+            policy = as_policy(each)
+        except UsageError:
+            continue
+        name = trace_name(policy, 0)
+        if name in known:
+            both = f"{policy.spec} twice" if known[name] == policy.spec else f"{known[name]} and {policy.spec}"
+            raise UsageError(f"policies has {both}, whose traces in trace_dir would be one file; give one of them")
+        known[name] = policy.spec
 
 
 def trace_name(policy: Policy[Any], seed: int) -> str:

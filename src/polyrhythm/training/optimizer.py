@@ -183,6 +183,22 @@ def fresh(entry: Any, tensor: Tensor, number: bool) -> Any:
     return 0 if isinstance(entry, (int, float)) else None
 
 
+def beginning(kind: type[Optimizer], options: Options) -> dict[str, float]:
+    """What each entry of a tensor's state begins with, found by a step from zeros along zeros.
+
+    Numbers count that step.
+
+    Example:
+        >>> beginning(torch.optim.Rprop, {"lr": 0.25})
+        {'step': 1.0, 'prev': 0.0, 'step_size': 0.25}
+    """
+    weight = torch.zeros(1)
+    weight.grad = torch.zeros(1)
+    optimizer = build(kind, [{"params": [weight]}], options)
+    optimizer.step()
+    return {key: float(value) for key, value in optimizer.state[weight].items() if value is not None}
+
+
 def number_keys(entries: Iterable[tuple[Tensor, str, Any]]) -> frozenset[str]:
     """Those keys of an optimizer's state of which each parameter has a number, and no tensor of its own shape.
 

@@ -63,7 +63,7 @@ def test_the_longest_phase_counts(tmp_path: Path) -> None:
     long, short = traced(tmp_path), traced(tmp_path, policy="ssp:3", steps=10)
     evidence = read_own([short, long])
     assert evidence.source == f"{long}, under bsp"
-    assert evidence.notes == ("1 shorter phases of the folder were left out",)
+    assert evidence.notes == ("1 shorter trace of the folder was left out",)
 
 
 def test_a_trace_of_one_worker_is_refused(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_line_that_is_cut_off_before_the_last_is_refused(tmp_path: Path) -> No
 def test_a_phase_that_had_hardly_begun_hides_no_other(begun: str, tmp_path: Path) -> None:
     path, empty = traced(tmp_path), tmp_path / "a.jsonl"
     empty.write_text(begun, encoding="utf-8")
-    assert read_own([empty, path]).notes == ("1 shorter phases of the folder were left out",)
+    assert read_own([empty, path]).notes == ("1 shorter trace of the folder was left out",)
     with pytest.raises(TraceError, match=r"a\.jsonl:1: not JSON"):
         read_own([empty])
 
@@ -104,7 +104,7 @@ def test_traces_of_two_jobs_are_not_mixed(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.jsonl" for name in ("one-phase-0", "one-phase-1", "two-phase-0")]
     for path in paths:
         Trace(Header("bsp", Cluster(2), {"job": path.name[:3]}), together([0.1, 0.1], 30)).save(path)
-    assert read_own(paths[:2]).notes == ("1 shorter phases of the folder were left out",)
+    assert read_own(paths[:2]).notes == ("1 shorter trace of the folder was left out",)
     with pytest.raises(TraceError, match=r"has traces of 2 jobs \(one, two\); give a folder with those of one"):
         read_own(paths)
 

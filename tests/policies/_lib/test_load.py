@@ -1,6 +1,7 @@
 """Policies of a user's own: files, modules, entry points, and one clear line for everything that goes wrong."""
 
 import pickle
+import signal
 import sys
 from functools import cached_property
 from importlib.metadata import EntryPoint
@@ -155,6 +156,34 @@ def test_traits_of_a_property_are_looked_at_when_they_are_asked_for() -> None:
         print(Forgets().traits)
     with pytest.raises(PolicyError, match=r"^policy forgets raised KeyError\('no'\) in traits \(test_load.py:\d+\)$"):
         print(Fails().traits)
+
+
+def test_an_interrupt_while_traits_are_asked_for_is_the_users_where_ctrl_c_reaches() -> None:
+    class Interrupted(ASP):
+        name = "interrupted"
+
+        @property
+        def traits(self) -> Any:  # type: ignore[override]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        print(Interrupted().traits)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(PolicyError, match=r"^policy interrupted raised KeyboardInterrupt\(\) in traits"):
+            print(Interrupted().traits)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    "where", ["", "@dataclass(frozen=True)\nclass Mine(ASP):\n    def __post_init__(self):\n        "]
+)
+def test_what_is_no_exception_is_told_of_as_one(where: str, folder: Path) -> None:
+    """As asyncio's CancelledError."""
+    (folder / "cancelled.py").write_text(f"import asyncio\n{HEAD}{where}raise asyncio.CancelledError\n")
+    with pytest.raises(SpecError, match=r"cannot be (loaded|made): CancelledError\(\) \(cancelled.py:\d+\)$"):
+        parse_policy("./cancelled.py:Mine")
 
 
 def test_traits_may_be_found_once() -> None:

@@ -76,6 +76,16 @@ def test_figures_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> Non
     assert "No space left on device" in caplog.text
 
 
+def test_figures_are_there_as_a_whole_or_as_they_were(tmp_path: Path) -> None:
+    """Who has the old file open, here by a second name, never sees half of the new one in it."""
+    figures, opened = tmp_path / "figures.json", tmp_path / "opened.json"
+    figures.write_text("before")
+    opened.hardlink_to(figures)
+    live(JobRecorder(JobConfig(job="j", figures=str(figures)), make_job(), MONITOR))
+    assert figures.read_text().endswith("}")
+    assert opened.read_text() == "before"
+
+
 @pytest.mark.parametrize(("written", "left"), [(b'{"a":1}\n{"b":2}\n{"c', b'{"a":1}\n{"b":2}\n'), (b'{"a', None)])
 def test_half_a_line_of_a_coordinator_that_was_killed_is_cut_off(
     written: bytes, left: bytes | None, tmp_path: Path

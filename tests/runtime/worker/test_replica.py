@@ -146,9 +146,7 @@ def test_what_is_frozen_for_now_keeps_its_state() -> None:
 
 def test_a_parameter_without_a_gradient_does_not_cost_the_others_their_state() -> None:
     replica = made("Adam")
-    for parameter, gradient in zip(replica.parameters[:-1], gradients(0), strict=False):
-        parameter.grad = gradient
-    replica.optimizer.step()
+    step_all_but_last(replica, 0)
     first, last = replica.parameters[0], replica.parameters[-1]
     before = copy.deepcopy(replica.optimizer.state[first])
     replica.import_state(replica.export_state())
@@ -158,9 +156,7 @@ def test_a_parameter_without_a_gradient_does_not_cost_the_others_their_state() -
 
 def test_by_parameters_one_without_a_gradient_keeps_no_state() -> None:
     replica = made("NAdam")
-    for parameter, gradient in zip(replica.parameters[:-1], gradients(0), strict=False):
-        parameter.grad = gradient
-    replica.optimizer.step()
+    step_all_but_last(replica, 0)
     state = replica.export_state(grouped=False)
     assert state.absent == {len(replica.parameters) - 1}
     replica.import_state(state, grouped=False)
@@ -186,6 +182,34 @@ def test_a_group_that_made_no_step_begins_anew_on_servers_and_back(name: str) ->
         make_steps(replica, range(1, 2))
     torch.testing.assert_close(shard.vector, parameters(alone))
     assert torch.equal(parameters(last), parameters(alone))
+
+
+@pytest.mark.parametrize("name", ["Adagrad from 0.5", "Rprop", "SGD momentum"])
+def test_in_a_group_of_which_one_made_no_step_that_one_begins_as_torch_lets_it(name: str) -> None:
+    """A server has one vector for the group, so that it needs values for that one, too."""
+    options = {"lr": 0.1, "initial_accumulator_value": 0.5} if "from" in name else OPTIMIZERS[name]
+    alone, first, last = (
+        ScriptReplica(m, make_optimizer(m, name.split()[0], **options)) for m in map(make_model, [0] * 3)
+    )
+    for replica in (alone, first):
+        replica.drop_state()  # Adagrad has one from the start
+        step_all_but_last(replica, 0)
+    shard = ParameterShard(first.wire_layout, 0, 1, first.spec(), parse_compensation("none"), ())
+    shard.load(parameters(first), first.export_state(), 1)
+    last.scatter_parameters(parameters(first))
+    last.import_state(shard.state())
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients(1)])
+    shard.apply([Push(flat, None, 0, 1.0)], 1.0, first.settings())
+    for replica in (alone, last):
+        make_steps(replica, range(1, 2))
+    torch.testing.assert_close(shard.vector, parameters(alone))
+    torch.testing.assert_close(parameters(last), parameters(alone))
+
+
+def step_all_but_last(replica: ScriptReplica, step: int) -> None:
+    for parameter, gradient in zip(replica.parameters[:-1], gradients(step), strict=False):
+        parameter.grad = gradient
+    replica.optimizer.step()
 
 
 def in_two_groups(name: str) -> ScriptReplica:

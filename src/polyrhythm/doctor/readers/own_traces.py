@@ -39,8 +39,17 @@ def read_own(paths: Sequence[Path]) -> Evidence:
     trace, cut = read[longest]
     notes = (f"the last line of {longest.name} is cut off (was the job killed?): the others count",) if cut else ()
     if left_out := len(paths) - 1:
-        notes = (f"{left_out} shorter phases of the folder were left out", *notes)
+        notes = (omitted(left_out), *notes)
     return evidence_of_trace(trace, str(longest), notes)
+
+
+def omitted(count: int) -> str:
+    """How many files of the folder do not count: phases of one job, or simulated runs.
+
+    >>> omitted(1), omitted(2)
+    ('1 shorter trace of the folder was left out', '2 shorter traces of the folder were left out')
+    """
+    return f"{count} shorter {'trace of the folder was' if count == 1 else 'traces of the folder were'} left out"
 
 
 def begins(path: Path) -> bool:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import USERS, SpecError, UsageError, did_you_mean, line_of, shown
+from polyrhythm.errors import USERS, SpecError, UsageError, did_you_mean, line_of, may_raise, shown
 
 GROUP = "polyrhythm.policies"
 
@@ -67,7 +67,7 @@ class LoadedCatalogue(Catalogue):
 def load_registered(entry: EntryPoint) -> type[Policy[Any]]:
     try:
         found = entry.load()
-    except (Exception, SystemExit) as error:
+    except may_raise() as error:
         raise SpecError(f"policy {entry.name!r} of {entry.value} cannot be loaded: {told(error)}") from error
     return checked(found, entry.name)
 
@@ -107,7 +107,7 @@ def is_policy(value: object) -> TypeGuard[type[Policy[Any]]]:
 def load_module(name: str) -> ModuleType:
     try:
         return import_module(name)
-    except (Exception, SystemExit) as error:
+    except may_raise() as error:
         raise SpecError(
             f"policy module {name!r} cannot be imported: {told(error)}; give its file as './name.py'"
         ) from error
@@ -139,7 +139,7 @@ def load_file(path: str) -> ModuleType:
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except may_raise() as error:
         del sys.modules[name]
         raise SpecError(f"policy file {path!r} cannot be loaded: {told(error)}") from error
     return module

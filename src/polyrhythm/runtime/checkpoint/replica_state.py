@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.folder import make_partial
+from polyrhythm.runtime.checkpoint.plain_values import Aside, plain, revived
 from polyrhythm.runtime.checkpoint.tensor_file import FileMark, mark_of, read_tensors, write_tensors
 from polyrhythm.training.optimizer import number_keys, placed
 
@@ -86,29 +86,31 @@ def capture(
 ) -> ReplicaState:
     """A copy of everything as it is now."""
     lost: list[str] = []
-    tensors, extra = parts_of_model(model, lost)
+    aside = Aside()
+    tensors, extra = parts_of_model(model, lost, aside)
     state = dict(optimizer_tensors(model, optimizer))
     if velocity is not None:
         state[VELOCITY] = copied(velocity)
     entries = ((name, each) for name, each in optimizer_entries(model, optimizer) if not isinstance(each, Tensor))
-    scalars = plain_ones(((name, each) for name, each in entries if each is not None), lost, " of the optimizer")
+    scalars = plain_ones(((name, each) for name, each in entries if each is not None), lost, " of the optimizer", aside)
     groups = [settings_of(group, lost) for group in optimizer.param_groups]
     numbers = {
         "optimizers": kinds_of(optimizer),
         "state": scalars,
         "groups": groups,
-        "kept": {name: plain_object(name, one) for name, one in kept.items()},
+        "kept": {name: plain_object(name, one, lost, aside) for name, one in kept.items()},
         "extra": extra,
     }
+    state |= {name: copied(value) for name, value in aside.tensors.items()}
     return ReplicaState(tensors, state, numbers, tuple(dict.fromkeys(lost)))
 
 
-def parts_of_model(model: nn.Module, lost: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def parts_of_model(model: nn.Module, lost: list[str], aside: Aside) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Its tensors, and what modules keep beside them; `lost` gets a line for what else it has."""
     modules, whole = extra_states(model), model.state_dict()
     tensors = {name: copied(value) for name, value in whole.items() if isinstance(value, Tensor)}
     others = {name: value for name, value in whole.items() if not isinstance(value, Tensor)}
-    extra = plain_ones(((name, value) for name, value in others.items() if name in modules), lost)
+    extra = plain_ones(((name, value) for name, value in others.items() if name in modules), lost, "", aside)
     lost += [f"{name} is neither a tensor nor taken back by {TAKES_BACK}" for name in others if name not in modules]
     return tensors, extra
 
@@ -135,7 +137,7 @@ def apply_model(state: ReplicaState, model: nn.Module, where: str) -> None:
             value.copy_(kept[name])
     for name, module in modules.items():
         if name in extra:
-            module.set_extra_state(revived(extra[name]))
+            module.set_extra_state(revived(extra[name], state.optimizer))
         elif name in state.model:
             module.set_extra_state(state.model[name].clone())
 
@@ -176,8 +178,10 @@ def apply_optimizer(state: ReplicaState, model: nn.Module, optimizer: Optimizer)
     entries = list(kept_entries(state, parameters))
     single = number_keys(entries)
     for parameter, key, value in entries:
-        whole = isinstance(value, Tensor)
-        there = placed(value, parameter, key in single, optimizer) if whole else beside(revived(value), parameter)
+        if isinstance(value, Tensor):
+            there = placed(value, parameter, key in single, optimizer)
+        else:
+            there = beside(revived(value, state.optimizer), parameter)
         optimizer.state[parameter][key] = there
     for group, settings in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: like(value, group[key]) for key, value in settings.items() if key in group})
@@ -189,7 +193,9 @@ def beside(value: Any, parameter: Tensor) -> Any:
         return value.to(parameter.device)
     if isinstance(value, (list, tuple)):
         return type(value)(beside(each, parameter) for each in value)
-    return {key: beside(each, parameter) for key, each in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return type(value)({key: beside(each, parameter) for key, each in value.items()})
+    return value
 
 
 def kept_entries(state: ReplicaState, parameters: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, str, Any]]:
@@ -226,7 +232,7 @@ def shown_setting(value: Any) -> str:
 def apply_kept(state: ReplicaState, kept: Mapping[str, Keepable]) -> None:
     for name, one in kept.items():
         if name in state.numbers["kept"]:
-            one.load_state_dict(revived(state.numbers["kept"][name]))
+            one.load_state_dict(revived(state.numbers["kept"][name], state.optimizer))
 
 
 def optimizer_entries(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
@@ -246,22 +252,38 @@ def settings_of(group: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
     return plain_ones(((key, one.item() if is_scalar(one) else one) for key, one in values), lost, " of the optimizer")
 
 
-def plain_ones(values: Iterable[tuple[str, Any]], lost: list[str], whose: str = "") -> dict[str, Any]:
-    """Those values that can be kept, as JSON has them; `lost` gets a line for each other."""
+def plain_ones(
+    values: Iterable[tuple[str, Any]], lost: list[str], whose: str = "", aside: Aside | None = None
+) -> dict[str, Any]:
+    """Those values that can be kept, as JSON has them; `lost` gets a line for each other, and what it turns into."""
     found = {}
     for name, value in values:
         try:
-            found[name] = plain(value)
+            found[name] = plain(value, aside)
         except TypeError as error:
             lost.append(f"{name}{whose} is or has a {error}, which a checkpoint cannot keep; it begins anew after one")
+            turned(name, aside)
+        else:
+            lost += turned(f"{name}{whose}", aside)
     return found
 
 
-def plain_object(name: str, one: Keepable) -> Any:
+def turned(name: str, aside: Aside | None) -> list[str]:
+    """What of the last value comes back as something else, a line each."""
+    if aside is None:
+        return []
+    lines = [f"{name} is or has a {each}" for each in aside.turned]
+    aside.turned.clear()
+    return lines
+
+
+def plain_object(name: str, one: Keepable, lost: list[str], aside: Aside) -> Any:
     try:
-        return plain(one.state_dict())
+        found = plain(one.state_dict(), aside)
     except TypeError as error:
         raise UsageError(f"{name} has a {error} in its state_dict, which a checkpoint cannot keep") from None
+    lost += turned(f"the state_dict of {name}", aside)
+    return found
 
 
 def is_scalar(value: Any) -> bool:
@@ -288,46 +310,3 @@ def like(value: Any, own: Any) -> Any:
 
 def shown(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it; tensors, tuples and keys that are numbers are marked, so that they come back as such.
-
-    Raises:
-        TypeError: with the kind of what has no such form.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Tensor) and is_listed(value):
-        shape = {} if value.numel() else {"shape": list(value.shape)}  # which an empty list does not tell
-        return {"tensor": value.tolist(), "type": str(value.dtype).removeprefix("torch."), **shape}
-    if isinstance(value, (list, tuple)):
-        parts = [plain(each) for each in value]
-        return parts if isinstance(value, list) else {"tuple": parts}
-    if isinstance(value, Mapping):
-        return {"items": [[plain(key), plain(each)] for key, each in value.items()]}
-    if not isinstance(value, Tensor):
-        raise TypeError(type(value).__name__)
-    kind = "complex tensor" if value.is_complex() else "sparse or quantized tensor"
-    raise TypeError(kind)
-
-
-def is_listed(tensor: Tensor) -> bool:
-    """Whether nested lists of numbers stand for it."""
-    return tensor.layout is torch.strided and not (tensor.is_complex() or tensor.is_quantized)
-
-
-def revived(value: Any) -> Any:
-    """What `plain` was given; what is none of its marks stays as it is."""
-    if isinstance(value, list):
-        return [revived(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if "tensor" in value:
-        tensor = torch.tensor(value["tensor"], dtype=getattr(torch, value["type"]))
-        return tensor.reshape(value.get("shape", tensor.shape))
-    if "tuple" in value:
-        return tuple(revived(each) for each in value["tuple"])
-    return {revived(key): revived(each) for key, each in value["items"]}

@@ -19,6 +19,7 @@ from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import EpochDone, NonFiniteLoss
 from polyrhythm.telemetry import Gauge, Mark, RunResult, Stragglers
+from polyrhythm.telemetry.files import write_whole
 from polyrhythm.training.compression import parse_compression
 
 log = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ class JobRecorder:
         blank.rolled_back_samples, blank.message = self._job.rolled_back_samples, self._job.trouble
         figures = self._gauge.figures(blank, self._job.ledger, self._mark())
         try:
-            Path(config.figures).write_bytes(msgspec.json.encode(figures))
+            write_whole(Path(config.figures), msgspec.json.encode(figures))
         except OSError as error:
             log.warning("what was measured cannot be written: %s", error)
 

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor, all_stages
-from polyrhythm.core.driver import may_raise
 from polyrhythm.core.misuse import raised
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import PolicyError, SpecError, UsageError
+from polyrhythm.errors import PolicyError, SpecError, UsageError, may_raise
 from polyrhythm.policies import is_built_in, parse_loaded_policy, parse_policy
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase

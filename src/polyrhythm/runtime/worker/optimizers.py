@@ -1,13 +1,20 @@
 """A script's optimizers: several as one, and the settings of a policy, which they have within a step only."""
 
-from collections.abc import Iterator, MutableMapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import cache
 from typing import Any
 
+import numpy as np
+from torch import Tensor
 from torch.optim import Optimizer
 
 from polyrhythm.core import Settings
 from polyrhythm.errors import UsageError
 from polyrhythm.training.optimizer import momentum_of, set_momentum
+
+COMPUTING = ("params", "foreach", "fused", "capturable", "differentiable")
+"""Entries of a parameter group that say only how a step is computed."""
 
 
 class JointState(MutableMapping[Any, Any]):
@@ -114,3 +121,22 @@ class StepSettings:
             name = type(self._optimizer).__name__
             raise UsageError(f"the policy sets a momentum of {momentum:g}, but the optimizer {name} has none")
         set_momentum(group, momentum)
+
+
+def plain_options(kind: Any, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters of one group that its class takes; how a step is computed is the servers' choice."""
+    taken = options_of(kind)
+    return {key: plain(value) for key, value in group.items() if key in taken}
+
+
+@cache
+def options_of(kind: Callable[..., Optimizer]) -> frozenset[str]:
+    """Names of the hyper-parameters that a class takes; asked for at every push, and slow to find out."""
+    return frozenset(inspect.signature(kind).parameters).difference(COMPUTING)
+
+
+def plain(value: Any) -> Any:
+    """A number of torch's or numpy's as one of Python's, also in pairs such as betas."""
+    if isinstance(value, tuple):
+        return tuple(plain(each) for each in value)
+    return value.item() if isinstance(value, (Tensor, np.generic)) else value

@@ -1,12 +1,9 @@
 """A script's own model and optimizer, seen as flat vectors; their tensors stay where the script has them."""
 
 import copy
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -26,14 +23,20 @@ from polyrhythm.runtime.wire.shard_protocol import (
     OptimizerSpec,
     Parameter,
 )
-from polyrhythm.runtime.worker.optimizers import parts_of
+from polyrhythm.runtime.worker.optimizers import parts_of, plain_options
 from polyrhythm.training import flat as flat_vectors
 from polyrhythm.training.flat import FlatLayout, local_part, part_of, split_buffers, trainable_parameters
-from polyrhythm.training.optimizer import OptimizerState, StateVector, checked, is_stateless, number_keys, placed
+from polyrhythm.training.optimizer import (
+    OptimizerState,
+    StateVector,
+    beginning,
+    checked,
+    is_stateless,
+    number_keys,
+    placed,
+)
 from polyrhythm.training.signals import squared_norm
 
-COMPUTING = ("params", "foreach", "fused", "capturable", "differentiable")
-"""Entries of a parameter group that say only how a step is computed."""
 STATIC = ("maximize", "decoupled_weight_decay")
 """Entries that do not change while training."""
 
@@ -237,8 +240,12 @@ class ScriptReplica:
         vectors: dict[str, StateVector] = {}
         numbers: dict[str, tuple[float, ...]] = {}
         single, joins = self._number_keys(), grouped and self.elementwise
+        first = [beginning(kind, plain_options(kind, row)) if joins else {} for kind, row in self._rows()]
         for key in self._state_keys():
-            rows = [[self._value(parameter, key, key in single) for parameter in group] for group in self._groups]
+            rows = [
+                [self._value(p, key, None if key in single else own.get(key, 0.0)) for p in group]
+                for own, group in zip(first, self._groups, strict=True)
+            ]
             pieces = [piece for values in rows for piece in (joined(values, key in single) if joins else values)]
             if all(isinstance(piece, Tensor) for piece in pieces):
                 tensors = [piece.detach().to("cpu", self.layout.dtype) for piece in pieces]
@@ -276,12 +283,13 @@ class ScriptReplica:
     def _number_keys(self) -> frozenset[str]:
         return number_keys((p, key, value) for p, own in self.optimizer.state.items() for key, value in own.items())
 
-    def _value(self, parameter: nn.Parameter, key: str, number: bool) -> Any:
+    def _value(self, parameter: nn.Parameter, key: str, first: float | None) -> Any:
+        """An entry, or else what it begins with, `first` everywhere; None if it is a number, which is the group's."""
         value = self.optimizer.state.get(parameter, {}).get(key)
         if value is not None:
             return local_part(value) if isinstance(value, Tensor) else value
-        if not number:
-            return torch.zeros_like(local_part(parameter))
+        if first is not None:
+            return torch.full_like(local_part(parameter), first)
         return 0 * next(state[key] for state in self.optimizer.state.values() if state.get(key) is not None)
 
     def _spread(self, pieces: Sequence[Any], grouped: bool) -> list[tuple[nn.Parameter, Any]]:
@@ -368,25 +376,6 @@ def why_misshapen(kind: type[Optimizer], options: Mapping[str, Any]) -> str:
 def name_of(kind: type[Optimizer]) -> str:
     known = kind.__module__.startswith("torch.optim")
     return kind.__name__ if known else f"{kind.__module__}:{kind.__qualname__}"
-
-
-def plain_options(kind: Any, group: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters of one group that its class takes; how a step is computed is the servers' choice."""
-    taken = options_of(kind)
-    return {key: plain(value) for key, value in group.items() if key in taken}
-
-
-@cache
-def options_of(kind: Callable[..., Optimizer]) -> frozenset[str]:
-    """Names of the hyper-parameters that a class takes; asked for at every push, and slow to find out."""
-    return frozenset(inspect.signature(kind).parameters).difference(COMPUTING)
-
-
-def plain(value: Any) -> Any:
-    """A number of torch's or numpy's as one of Python's, also in pairs such as betas."""
-    if isinstance(value, tuple):
-        return tuple(plain(each) for each in value)
-    return value.item() if isinstance(value, (Tensor, np.generic)) else value
 
 
 def is_setting(value: Any) -> bool:

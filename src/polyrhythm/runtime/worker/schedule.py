@@ -20,7 +20,7 @@ from polyrhythm.core import (
 from polyrhythm.core.epoch_plan import EpochPlan, ShareSchedule
 from polyrhythm.core.policy_state import decode_state, encode_state
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import PolicyError
+from polyrhythm.errors import PolicyError, may_raise
 from polyrhythm.runtime.wire.protocol import MeasuredStep
 
 
@@ -81,7 +81,7 @@ class LocalSchedule:
                 left = Left(worker, float(account.clock), account.clock, "finished")
                 state, _ = driver.policy.decide(state, left)
             return encode_state(state)
-        except Exception:  # of a policy that may be none of ours: it begins anew
+        except may_raise():  # of a policy that may be none of ours: it begins anew
             return ""
 
     def draw(self, step: int) -> tuple[tuple[SampleRange, ...], int, float | None]:

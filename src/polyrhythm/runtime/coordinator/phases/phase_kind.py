@@ -8,10 +8,9 @@ import math
 from typing import Any, ClassVar, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy
-from polyrhythm.core.driver import may_raise
 from polyrhythm.core.misuse import deadlocked
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import PolicyError, UsageError
+from polyrhythm.errors import PolicyError, UsageError, may_raise
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.members.member import Member, Offers, Ranks

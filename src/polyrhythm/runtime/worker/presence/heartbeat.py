@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from polyrhythm.errors import FrameError, PolyrhythmError, UsageError
+from polyrhythm.errors import FrameError, PolyrhythmError, UsageError, may_raise
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
 from polyrhythm.runtime.wire.connection import Channel
@@ -173,6 +173,6 @@ def refusal_of(policy: str) -> str:
     """Why this process cannot run a policy; its file or module may do anything when it is loaded."""
     try:
         parse_policy(policy)
-    except (Exception, SystemExit) as error:
+    except may_raise() as error:
         return str(error) or repr(error)
     return ""
