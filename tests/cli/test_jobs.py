@@ -51,3 +51,10 @@ def test_where_no_job_runs_or_one_is_elsewhere_the_address_is_named(
     assert call("ctl", "twoo").stderr == (
         "polyrhythm: cannot connect to unix:@polyrhythm-twoo: Connection refused; is the job running?\n"
     )
+
+
+def test_top_where_no_job_runs_is_one_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_client, "jobs_here", list)
+    done = call("top", "nobody-there")
+    line = "cannot connect to unix:@polyrhythm-nobody-there: Connection refused; is the job running?"
+    assert (done.exit_code, done.stderr) == (2, f"polyrhythm: {line}\n")

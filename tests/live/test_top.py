@@ -125,10 +125,6 @@ def test_a_terminal_that_is_gone_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (
-            ("top", "nobody-there"),
-            "cannot connect to unix:@polyrhythm-nobody-there: Connection refused; is the job running?",
-        ),
         (("ctl", "any", "remove", "x"), "ctl JOB remove needs a rank, as in: polyrhythm ctl JOB remove 2, but got 'x'"),
         (
             ("ctl", "any", "drain", "9" * 26),
