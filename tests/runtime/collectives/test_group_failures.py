@@ -27,11 +27,6 @@ LIMIT = timedelta(seconds=25)
 """Of one collective: longer than any test takes, so that nothing here is found out by waiting."""
 
 
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
 def connect(rank: int, size: int, port: int) -> tuple[TCPStore, SwitchGroup]:
     store = TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("polyrhythm", store=store, rank=rank, world_size=size, timeout=LIMIT)

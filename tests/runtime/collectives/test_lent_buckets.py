@@ -6,15 +6,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from polyrhythm.runtime.collectives.attendance import Attended
-from polyrhythm.runtime.collectives.shared.lent import SEGMENTS
+from polyrhythm.runtime.collectives.shared.lent import STORAGES
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.collectives.test_switchable_group import KINDS, connect
 from tests.runtime.ddp_models import network
-
-
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def lending_worker(rank: int, size: int, port: int) -> list[bool]:
@@ -23,10 +18,10 @@ def lending_worker(rank: int, size: int, port: int) -> list[bool]:
     parameter = torch.ones(100_000)
     for _ in range(3):
         dist.all_reduce(parameter, group=group)
-    lent = [bool(SEGMENTS)]
+    lent = [bool(STORAGES)]
     trainer = KINDS["long buckets"](group, rank)
     trainer.steps(5)
-    return [*lent, bool(SEGMENTS)]
+    return [*lent, bool(STORAGES)]
 
 
 def test_buckets_are_lent_and_what_a_script_has_is_not(store: TCPStore) -> None:
@@ -46,7 +41,7 @@ def viewing_worker(rank: int, size: int, port: int, views: bool) -> bool:
         assert weight.grad is not None
         shown.append(weight.grad.numpy())
     assert (shown[1] == shown[-1]).all(), "torch has laid out its buckets before"
-    return bool(SEGMENTS)
+    return bool(STORAGES)
 
 
 @pytest.mark.parametrize("views", [False, True])

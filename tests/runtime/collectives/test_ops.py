@@ -19,11 +19,6 @@ from tests.runtime.ddp_models import Branches, network
 SIZE = 3
 
 
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
 def worker(rank: int, port: int) -> dict[str, Any]:
     """Everything that these tests look at, in one set of processes."""
     store = TCPStore("127.0.0.1", port, is_master=False)

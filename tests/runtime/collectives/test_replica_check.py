@@ -13,11 +13,6 @@ from polyrhythm.testing.processes import run_workers
 SIZE = 2
 
 
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
 def said(rank: int, port: int, factor: float, own_rate: bool) -> str:
     """What a member is told whose parameters are so much larger than those of the one before it."""
     store = TCPStore("127.0.0.1", port, is_master=False)

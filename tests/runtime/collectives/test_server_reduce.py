@@ -17,11 +17,6 @@ from tests.runtime.summing_servers import summing_servers
 LIMIT_S = 60.0
 
 
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
 def lose_one(rank: int, port: int, servers: list[str]) -> tuple[str, list[float]]:
     """The last rank dies while the others wait for it in their second sum; what these two then sum up."""
     store = TCPStore("127.0.0.1", port, is_master=False)

@@ -36,11 +36,6 @@ KINDS: dict[str, Callable[[dist.ProcessGroup | None, int], Trainer]] = {
 }
 
 
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
 def with_fp16_hook(trainer: Trainer) -> Trainer:
     trainer.ddp.register_comm_hook(trainer.ddp.process_group, fp16_compress_hook)
     return trainer

@@ -23,11 +23,6 @@ LENGTHS = (1, 7, 1000, 5000)
 CHUNK = 4096
 
 
-@pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
 def generation_of(rank: int, port: int, hosts: tuple[int, ...]) -> Generation:
     live_on(hosts[rank])
     hierarchy.CHUNK = CHUNK  # type: ignore[misc]

@@ -14,8 +14,8 @@ import torch
 from polyrhythm.runtime.collectives.shared import lent
 from polyrhythm.runtime.collectives.shared.buffers import LONG, SharedBuffers
 from polyrhythm.runtime.collectives.shared.kinds import KINDS, Kind
-from polyrhythm.runtime.collectives.shared.lent import MOST, SEGMENTS, Borrowed, Lender
-from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LIVE, PROCESS, SEGMENT, WORDS
+from polyrhythm.runtime.collectives.shared.lent import MOST, STORAGES, Borrowed, Lender
+from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LENT, LIVE, PROCESS, WORDS
 from tests.runtime.collectives.shared.test_buffers import FLOATS, added, buffers, close
 from tests.runtime.members import together
 
@@ -75,7 +75,7 @@ def test_several_vectors_in_turn() -> None:
     for _ in range(3):
         for vectors in several:
             check(sides, vectors, FLOATS, (True,) * 3)
-    assert sorted(segment.number for segment in SEGMENTS.values()) == list(range(9))
+    assert sorted(segment.number for segment in STORAGES.values()) == list(range(9))
     close(sides)
 
 
@@ -113,7 +113,7 @@ def test_a_storage_that_torch_has_moved_again_is_kept() -> None:
     vectors[1].untyped_storage()._share_filename_cpu_()
     for _ in range(2):
         check(sides, vectors, FLOATS, (True,) * 3)
-    assert len(SEGMENTS) == 2
+    assert len(STORAGES) == 2
     close(sides)
 
 
@@ -172,7 +172,7 @@ def test_a_vector_that_was_given_up_is_not_written_any_more() -> None:
         sides[0].add_up(vectors[0], FLOATS, lends=True)
     late.fill_(7)
     assert torch.equal(vectors[0], torch.ones(LENGTH))
-    assert vectors[0].untyped_storage()._cdata not in SEGMENTS
+    assert vectors[0].untyped_storage()._cdata not in STORAGES
     close(sides)
 
 
@@ -186,7 +186,7 @@ def test_what_was_taken_back_is_not_lent_again() -> None:
     sides = buffers()
     for _ in range(3):
         check(sides, vectors, FLOATS, (True, True))
-    assert vectors[0].untyped_storage()._cdata not in SEGMENTS
+    assert vectors[0].untyped_storage()._cdata not in STORAGES
     close(sides)
 
 
@@ -197,7 +197,7 @@ def test_a_storage_outlives_the_members_that_it_was_lent_to() -> None:
         check(sides, vectors, FLOATS, (True, True))
         check(sides, vectors, FLOATS, (True, True))
         close(sides)
-    assert len(SEGMENTS) == 2
+    assert len(STORAGES) == 2
 
 
 def two() -> tuple[Lender, Borrowed]:
@@ -258,7 +258,7 @@ def test_a_file_of_another_length_is_not_opened() -> None:
     (lender, borrowed), (vector, _) = two(), drawn(2, FLOATS)
     lend(lender, vector)
     assert not borrowed.open(vector.nbytes + 1)
-    assert os.fstat(SEGMENTS[vector.untyped_storage()._cdata].fd).st_size == vector.nbytes
+    assert os.fstat(STORAGES[vector.untyped_storage()._cdata].fd).st_size == vector.nbytes
 
 
 def test_what_is_opened_keeps_no_descriptor() -> None:
@@ -285,7 +285,7 @@ def test_so_many_vectors_are_lent_at_a_time() -> None:
     assert borrowed._columns[LIVE][0] == 2**MOST - 1
     assert not lender.lend(vectors[MOST])
     assert not lender.lend(vectors[MOST])
-    assert borrowed._columns[SEGMENT][0] == 0
+    assert borrowed._columns[LENT][0] == 0
     del vectors[3], vector
     assert lender.lend(vectors[-1])
 
@@ -296,7 +296,7 @@ def test_what_a_child_writes_stays_with_it() -> None:
     values = vector.clone()
     if not (child := os.fork()):
         vector.fill_(7)
-        os._exit(not vector.eq(7).all() or bool(SEGMENTS))
+        os._exit(not vector.eq(7).all() or bool(STORAGES))
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(vector, values)
 
@@ -328,4 +328,4 @@ def test_a_vector_begins_with_its_memory() -> None:
     (lender, _), (vector, _) = two(), drawn(2, FLOATS)
     lend(lender, vector)
     assert vector.data_ptr() % mmap.PAGESIZE == 0
-    assert os.fstat(SEGMENTS[vector.untyped_storage()._cdata].fd).st_size == vector.nbytes
+    assert os.fstat(STORAGES[vector.untyped_storage()._cdata].fd).st_size == vector.nbytes

@@ -7,7 +7,6 @@ the owner's descriptor, and see by its inode that it is the one that is meant.
 
 # mypy: disable-error-code="no-untyped-call"
 
-import ctypes
 import mmap
 import os
 import re
@@ -16,14 +15,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from polyrhythm.runtime.collectives.shared.peer_memory import LIBRARY
-from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LIVE, PROCESS, SEGMENT
+from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LENT, LIVE, PROCESS
 
 ROOM: Final = Path("/dev/shm")
 """Where torch's shared memory comes from; in a container it is often small."""
@@ -60,7 +59,7 @@ class LentStorage:
 
 
 LOCK: Final = threading.RLock()
-SEGMENTS: Final = dict[int, LentStorage]()
+STORAGES: Final = dict[int, LentStorage]()
 """This process's, by storage. They outlive the members' generation, as the storages may."""
 
 
@@ -79,22 +78,22 @@ class Lender:
 
     def lend(self, vector: Tensor) -> bool:
         """Say in this member's words where the vector is; whether it is lent."""
-        segment = self._segment_of(vector)
-        if segment is None:
+        lent = self._lent_storage_of(vector)
+        if lent is None:
             self.keep()
             return False
-        self._own[SEGMENT] = segment.fd << 16 | (segment not in self._known) << 8 | segment.number + 1
-        self._own[INODE], self._own[DEVICE] = segment.inode, segment.device
+        self._own[LENT] = lent.fd << 16 | (lent not in self._known) << 8 | lent.number + 1
+        self._own[INODE], self._own[DEVICE] = lent.inode, lent.device
         self._say_what_is_there()
         return True
 
     def know(self, vector: Tensor) -> None:
         """The others have opened it."""
-        self._known.add(SEGMENTS[vector.untyped_storage()._cdata])
+        self._known.add(STORAGES[vector.untyped_storage()._cdata])
 
     def keep(self) -> None:
         """Say that the next vector is not lent."""
-        self._own[SEGMENT] = 0
+        self._own[LENT] = 0
         self._say_what_is_there()
 
     def _say_what_is_there(self) -> None:
@@ -102,11 +101,11 @@ class Lender:
         self._own[LIVE] = numbers_of(there)
         self._known.intersection_update(there)
 
-    def _segment_of(self, vector: Tensor) -> LentStorage | None:
+    def _lent_storage_of(self, vector: Tensor) -> LentStorage | None:
         storage = vector.untyped_storage()
         if storage.nbytes() != vector.nbytes:
             return None
-        found = SEGMENTS.get(storage._cdata)
+        found = STORAGES.get(storage._cdata)
         if found is not None and found.is_there:
             return found
         if storage.is_shared() or not self._moves or not self._comes_again(storage):
@@ -132,14 +131,14 @@ class Lender:
 
 def live() -> list[LentStorage]:
     with LOCK:
-        for key in [key for key, segment in SEGMENTS.items() if not segment.is_there]:
-            del SEGMENTS[key]
-        return list(SEGMENTS.values())
+        for key in [key for key, lent in STORAGES.items() if not lent.is_there]:
+            del STORAGES[key]
+        return list(STORAGES.values())
 
 
-def numbers_of(segments: Sequence[LentStorage]) -> int:
+def numbers_of(storages: Sequence[LentStorage]) -> int:
     """As bits of a word."""
-    return sum(1 << segment.number for segment in segments)
+    return sum(1 << lent.number for lent in storages)
 
 
 def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
@@ -149,15 +148,15 @@ def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
         RuntimeError: if there was none after all.
     """
     with LOCK:
-        taken = {segment.number for segment in live()}
+        taken = {lent.number for lent in live()}
         number = next((number for number in range(MOST) if number not in taken), None)
         if number is None or room() < 2 * members * storage.nbytes():
             return None
         fd, byte_count = storage._share_fd_cpu_()
         place, file = (storage.data_ptr(), byte_count), os.fstat(fd)
-        segment = LentStorage(number, StorageWeakRef(storage), *place, fd, file.st_ino, file.st_dev)
-        SEGMENTS[storage._cdata] = segment
-        return segment
+        lent = LentStorage(number, StorageWeakRef(storage), *place, fd, file.st_ino, file.st_dev)
+        STORAGES[storage._cdata] = lent
+        return lent
 
 
 def remove_left(error: str) -> None:
@@ -180,18 +179,18 @@ def take_back(vector: Tensor) -> None:
     has given up, as after it was stopped, does not reach it any more.
     """
     with LOCK:
-        kept, segment = vector.clone(), SEGMENTS.pop(vector.untyped_storage()._cdata)
-        segment.map_anew(-1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        kept, lent = vector.clone(), STORAGES.pop(vector.untyped_storage()._cdata)
+        lent.map_anew(-1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         vector.copy_(kept)
 
 
 def keep_apart_in_child() -> None:
     """After a fork: what the child writes into a lent vector stays there, as in any other."""
     try:
-        for segment in live():
-            segment.map_anew(segment.fd, mmap.MAP_PRIVATE)
+        for lent in live():
+            lent.map_anew(lent.fd, mmap.MAP_PRIVATE)
     finally:
-        SEGMENTS.clear()
+        STORAGES.clear()
         LOCK.release()
 
 
@@ -213,15 +212,15 @@ class Borrowed:
 
     @property
     def all_lend(self) -> bool:
-        return all(self._columns[SEGMENT])
+        return all(self._columns[LENT])
 
     @property
     def somebody_lends(self) -> bool:
-        return any(self._columns[SEGMENT])
+        return any(self._columns[LENT])
 
     @property
     def some_are_new(self) -> bool:
-        return any(said >> 8 & 1 for said in self._columns[SEGMENT])
+        return any(said >> 8 & 1 for said in self._columns[LENT])
 
     def let_go(self) -> None:
         """Of what is no more."""
@@ -232,7 +231,7 @@ class Borrowed:
     def open(self, byte_count: int) -> bool:
         """Open what is new; whether all of it could be opened."""
         try:
-            for rank, said in enumerate(self._columns[SEGMENT]):
+            for rank, said in enumerate(self._columns[LENT]):
                 if rank != self._rank and said >> 8 & 1:
                     self._found[rank, number_in(said)] = self._open_one(rank, said >> 16, byte_count)
         except (OSError, RuntimeError):
@@ -241,7 +240,7 @@ class Borrowed:
 
     def vectors(self, own: Tensor) -> list[Tensor]:
         """The bytes of all members' vectors, by rank; `own` are this one's."""
-        said = self._columns[SEGMENT]
+        said = self._columns[LENT]
         return [own if rank == self._rank else self._found[rank, number_in(said[rank])] for rank in range(len(said))]
 
     def _open_one(self, rank: int, fd: int, byte_count: int) -> Tensor:
@@ -264,13 +263,3 @@ class Borrowed:
 
 def number_in(said: int) -> int:
     return (said & 0xFF) - 1
-
-
-def declare() -> None:
-    if hasattr(LIBRARY, "mmap"):
-        plain: Any = ctypes.c_int
-        LIBRARY.mmap.restype = ctypes.c_void_p
-        LIBRARY.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, plain, plain, plain, ctypes.c_long)
-
-
-declare()

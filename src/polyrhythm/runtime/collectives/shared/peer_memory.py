@@ -96,6 +96,10 @@ def load() -> ctypes.CDLL:
             ctypes.c_ulong,
             ctypes.c_ulong,
         )
+    if hasattr(library, "mmap"):
+        number = ctypes.c_int
+        library.mmap.restype = ctypes.c_void_p
+        library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, number, number, number, ctypes.c_long)
     return library
 
 

@@ -28,7 +28,7 @@ ADDRESS: Final = 4
 """Word of a member: where in its own memory its vector is."""
 CALLS: Final = 5
 """First of the words, one for each slot, that say what is done there, see `call_of`."""
-SEGMENT: Final = 8
+LENT: Final = 8
 """Word of a member: which of its vectors it lends, see `Lender`; 0 for none."""
 INODE: Final = 9
 DEVICE: Final = 10
