@@ -1,7 +1,7 @@
 """A script's own model and optimizer, seen as flat vectors; their tensors stay where the script has them."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -240,8 +240,12 @@ class ScriptReplica:
         vectors: dict[str, StateVector] = {}
         numbers: dict[str, tuple[float, ...]] = {}
         single, joins = self._number_keys(), grouped and self.elementwise
-        first = [beginning(kind, plain_options(kind, row)) if joins else {} for kind, row in self._rows()]
-        for key in self._state_keys():
+        keys = self._state_keys()
+        first = [
+            beginning(kind, plain_options(kind, row)) if joins and self._lacks(keys, group) else {}
+            for (kind, row), group in zip(self._rows(), self._groups, strict=True)
+        ]
+        for key in keys:
             rows = [
                 [self._value(p, key, None if key in single else own.get(key, 0.0)) for p in group]
                 for own, group in zip(first, self._groups, strict=True)
@@ -282,6 +286,10 @@ class ScriptReplica:
 
     def _number_keys(self) -> frozenset[str]:
         return number_keys((p, key, value) for p, own in self.optimizer.state.items() for key, value in own.items())
+
+    def _lacks(self, keys: Iterable[str], group: Iterable[nn.Parameter]) -> bool:
+        state = self.optimizer.state
+        return any(state.get(parameter, {}).get(key) is None for parameter in group for key in keys)
 
     def _value(self, parameter: nn.Parameter, key: str, first: float | None) -> Any:
         """An entry, or else what it begins with, `first` everywhere; None if it is a number, which is the group's."""

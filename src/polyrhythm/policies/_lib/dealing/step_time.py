@@ -43,9 +43,7 @@ class StepSums(NamedTuple):
     bt: float = 0.0
 
     def plus(self, b: float, t: float) -> "StepSums":
-        return StepSums(
-            KEEP * self.steps + 1, KEEP * self.b + b, KEEP * self.bb + b * b, KEEP * self.t + t, KEEP * self.bt + b * t
-        )
+        return self.repeated(b, t, 1)
 
     def repeated(self, b: float, t: float, times: int) -> "StepSums":
         """The same, so often, to the bit, without all that lie between."""

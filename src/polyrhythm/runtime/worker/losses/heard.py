@@ -108,4 +108,9 @@ class Losses:
         if not self._heard:
             return None
         heard = self.drain()
-        return float(sum(loss.item() if isinstance(loss, Tensor) else loss for loss in heard) / len(heard))
+        return float(sum(value_of(loss) for loss in heard) / len(heard))
+
+
+def value_of(loss: Tensor | float) -> float:
+    """Its value, which waits for the device if it is not read yet."""
+    return loss.item() if isinstance(loss, Tensor) else loss
