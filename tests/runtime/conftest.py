@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch._C._distributed_c10d import TCPStore
 
 from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
@@ -16,6 +17,12 @@ def place(tmp_path: Path) -> Iterator[Place]:
     """Where ``polyrhythm run`` is called."""
     with place_in(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def store() -> TCPStore:
+    """Where members meet."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 @pytest.fixture

@@ -1,13 +1,17 @@
 """How a rank takes part in the exchange of a backward pass that its script does not make: nobody waits for it."""
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward  # as torch has it: scripts' own passes are listened to
+from torch.distributed.distributed_c10d import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 
+from polyrhythm.errors import GroupError
+from polyrhythm.runtime.collectives.ops import all_reduce
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 
 FORWARD, BACKWARD = "f", "b"
@@ -40,6 +44,10 @@ class StepPasses:
             self._played += BACKWARD
         return self._played
 
+    def move(self, group: SwitchGroup) -> None:
+        """The next step is the first one on another group."""
+        self._group, self._launched, self._played, self.alone = group, group.launches, "", False
+
     def forward(self, before: str, exchanges: bool) -> None:
         """A forward pass has been made; `before` are those before it."""
         if exchanges:
@@ -57,14 +65,27 @@ class Attended(DistributedDataParallel):
     """A DistributedDataParallel that follows which passes a step has, and makes them with nothing.
 
     What it contributes is -0.0, which changes no bit of a sum, and is left over only where nobody contributes more.
+
+    Attributes:
+        number: the same on all members that have made it together, and on no others.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        group = self.process_group
+        self.number, group = 0, self.process_group
         assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
         self.passes = StepPasses(group)
         # An array of numpy's over a gradient has its address.
+        group.lends &= not self.gradient_as_bucket_view
+
+    def move(self, group: SwitchGroup) -> None:
+        """Exchange on another group from the next step on, in the same buckets.
+
+        torch lays them out anew after the first step, and the order in which members are added up follows from that.
+        """
+        self.process_group, self.require_forward_param_sync = group, True
+        self.reducer._update_process_group(group)
+        self.passes.move(group)
         group.lends &= not self.gradient_as_bucket_view
 
     @property
@@ -110,6 +131,19 @@ class Attended(DistributedDataParallel):
         used = [p for p in self.module.parameters() if p.requires_grad][-1 if few else 0 :]
         sparse = {each.weight for each in self.module.modules() if getattr(each, "sparse", False)}
         return [nothing_of_rows(p) if p in sparse else p.sum() * -0.0 for p in used]
+
+
+def agree_on(group: SwitchGroup, spare: Attended | None) -> tuple[bool, int]:
+    """Whether all members have the same one left of before, in the same state; if not, the number of the next one."""
+    known = 2 * spare.number + spare._has_rebuilt_buckets if spare is not None else 0
+    said = torch.tensor([known, -known, secrets.randbits(48)], dtype=torch.float64)
+    if group.generation is not None and group.generation.size > 1:
+        try:
+            all_reduce(group.generation, said, ReduceOp.MAX)
+        except GroupError:  # which `failure` tells
+            return False, 0
+    most, least, number = said.tolist()
+    return known != 0 and most == -least, int(number)
 
 
 def nothing_of_rows(weight: Tensor) -> Tensor:

@@ -114,9 +114,14 @@ class LaneExchange(ScriptExchange):
     lanes: Sequence[Lane]
 
     def part(self) -> None:
-        super().part()
-        for lane in self.lanes:
+        for lane in self.lanes:  # which look at the group
             lane.close()
+        super().part()
+
+    def leave(self) -> None:
+        super().leave()
+        for lane in self.lanes:
+            lane.forget_buckets()
 
     def reduce_gradients(self, wanted: bool) -> None:
         super().reduce_gradients(wanted)
@@ -124,6 +129,8 @@ class LaneExchange(ScriptExchange):
             if self.reduces and lane.inner is None:
                 assert self.group is not None, "members exchange over their group"
                 lane.open(self.group)
+            elif not self.reduces:
+                lane.forget_buckets()
             lane.reducing = self.reduces
         self._attended = [lane.inner for lane in self.lanes if lane.inner is not None]
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from polyrhythm.errors import GroupError
-from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended
+from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended, agree_on
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.script.notices import refuse, script_line
@@ -56,6 +56,8 @@ class Lane:
         self.returned: Callable[[], None] = lambda: None
         """Told of its end."""
         self.inner: Inner | None = None
+        self._spare: Inner | None = None
+        """That of the phase before, until the next one."""
         self.kept: dict[str, Any] = {}
         """What torch's own has said of itself, as it was made."""
         self.reducing = self.inside = False
@@ -74,13 +76,30 @@ class Lane:
         """Whether buffers are those that all ranks got at the end of their epoch, or of the last evaluation."""
 
     def open(self, group: ProcessGroup, *, init_sync: bool = False) -> None:
+        """Exchange on this group, in the buckets of before if all its members have them; all of them call this."""
+        assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
+        spare, self._spare, self.reducing = self._spare, None, True
+        same, number = agree_on(group, spare)
+        if spare is not None and same:
+            spare.move(group)
+            self.inner = spare
+            return
         self.inner = Inner(self.module, process_group=group, init_sync=init_sync, **self.options)
+        self.inner.number = number
         if self.hook is not None:
             self.inner.register_comm_hook(*self.hook)
-        self.reducing = True
 
     def close(self) -> None:
+        """Exchange nothing until it is opened again."""
+        if self.inner is not None:
+            group = self.inner.process_group
+            failed = isinstance(group, SwitchGroup) and group.failure is not None
+            self._spare = None if failed else self.inner
         self.inner, self.reducing = None, False
+
+    def forget_buckets(self) -> None:
+        """What comes next lays them out for itself."""
+        self._spare = None
 
     @property
     def is_unreduced(self) -> bool:
@@ -200,6 +219,7 @@ class ScriptDDP(TorchDDP):
     def _set_static_graph(self) -> None:
         assert self._lane is not None, "a copy has no exchange"
         self._lane.options["static_graph"] = True
+        self._lane.forget_buckets()
         super()._set_static_graph()  # type: ignore[no-untyped-call]
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
@@ -215,6 +235,7 @@ class ScriptDDP(TorchDDP):
     def register_comm_hook(self, state: object, hook: Any) -> None:
         assert self._lane is not None, "a copy has no exchange"
         self._lane.hook = (state, hook)
+        self._lane.forget_buckets()
         if self._lane.inner is not None:
             self._lane.inner.register_comm_hook(state, hook)
 

@@ -143,6 +143,10 @@ class DDPExchange:
         if self.group is not None:
             self.group.set_local()
 
+    def leave(self) -> None:
+        """The phase makes its steps without collectives: nothing is kept for the next one."""
+        self.part()
+
     def abandon(self, reason: str) -> None:
         """Leave in the middle: the other members must not wait for this one."""
         if self.group is not None:

@@ -341,7 +341,7 @@ class Worker:
             self._guard.keep_before_trial(phase.number)
         self._move_state(phase, on_servers)
         if on_servers:
-            context.exchange.part()
+            context.exchange.leave()
             self._side = ParameterServerMode(context, policy.traits)
         else:
             try:
