@@ -13,8 +13,7 @@ def weights(run: Run) -> set[str]:
 
 @pytest.mark.parametrize(("kind", "width"), [("plain", "600"), ("static", "60"), ("views", "60"), ("twice", "60")])
 def test_three_ranks_have_the_bits_of_torchrun_in_all_steps(tmp_path: Path, kind: str, width: str) -> None:
-    settings = {"stand_in": False, "max_coordinator_restarts": 1}
-    ours = adapted(tmp_path / "ours", "buckets.py", kind, width, ranks=3, **settings)
+    ours = adapted(tmp_path / "ours", "buckets.py", kind, width, ranks=3, stand_in=False, max_coordinator_restarts=1)
     theirs = plain(tmp_path / "theirs", "buckets.py", kind, width, ranks=3, stand_in=False)
     assert weights(ours) == weights(theirs)
     assert len(weights(ours)) == 1
