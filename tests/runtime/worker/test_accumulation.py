@@ -7,10 +7,6 @@ from polyrhythm.runtime.worker.loader import Accumulation
 class Recorder:
     def __init__(self) -> None:
         self.skipped: list[int] = []
-        self.reduced: list[bool] = []
-
-    def accumulate(self, last: bool) -> None:
-        self.reduced.append(last)
 
     def skip_step(self, samples: int) -> None:
         self.skipped.append(samples)
@@ -19,15 +15,17 @@ class Recorder:
 def test_a_step_belongs_to_all_batches_since_the_one_before() -> None:
     steps = Recorder()
     accumulation = Accumulation(steps)
+    due = list[bool]()
     for sizes in ([3, 3], [2], [1, 1, 1]):
         for number, size in enumerate(sizes, 1):
             accumulation.end()
             accumulation.given(size, number == len(sizes))
+            due.append(accumulation.due)
         accumulation.check()
         assert accumulation.take() == sum(sizes)
     accumulation.end()
     assert steps.skipped == []
-    assert steps.reduced == [False, True, True, False, False, True]
+    assert due == [False, True, True, False, False, True]
 
 
 def test_a_step_that_does_not_come_is_skipped_once() -> None:
