@@ -1,6 +1,3 @@
-import pytest
-
-from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.worker.loader import Accumulation
 
 
@@ -21,7 +18,6 @@ def test_a_step_belongs_to_all_batches_since_the_one_before() -> None:
             accumulation.end()
             accumulation.given(size, number == len(sizes))
             due.append(accumulation.due)
-        accumulation.check()
         assert accumulation.take() == sum(sizes)
     accumulation.end()
     assert steps.skipped == []
@@ -46,12 +42,3 @@ def test_a_new_epoch_forgets_what_a_loop_left_behind() -> None:
     accumulation.start()
     accumulation.end()
     assert steps.skipped == []
-
-
-def test_steps_that_fit_no_batch_are_refused() -> None:
-    accumulation = Accumulation(Recorder())
-    with pytest.raises(PolyrhythmError, match=r"one step for each batch of session\.loader"):
-        accumulation.check()
-    accumulation.given(2, False)
-    with pytest.raises(PolyrhythmError, match=r"when session\.step_due is true"):
-        accumulation.check()

@@ -153,12 +153,6 @@ class Accumulation:
         if self.due:
             self._steps.skip_step(self.take())
 
-    def check(self) -> None:
-        if not self.samples:
-            raise UsageError("optimizer.step without a mini-batch: make one step for each batch of session.loader")
-        if not self.due:
-            raise UsageError("optimizer.step came too early; with accumulate, step when session.step_due is true")
-
     def take(self) -> int:
         samples, self.samples, self.due = self.samples, 0, False
         return samples
