@@ -5,6 +5,7 @@ coordinator asks, and never looks which kind it has.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy
@@ -101,22 +102,16 @@ class PhaseKind:
         self.number = number
         self.end_samples, self.drops = math.inf, False
         self.stops_by_itself = False
+        self.hears: dict[type, Callable[[int, Any], None]] = {
+            Pushed: self.pushed,
+            Stepped: self.stepped,
+            LocalStepDone: self.moved,
+            Skipped: self.skipped,
+            Halted: self.halted,
+        }
+        """What is done about each message in which a worker tells of a step."""
 
     # -- what workers send -----------------------------------------------------------------------------------------
-
-    def heard(self, worker: int, message: Pushed | Stepped | LocalStepDone | Skipped | Halted) -> None:
-        """A worker tells of a step."""
-        match message:
-            case Pushed():
-                self.pushed(worker, message)
-            case Stepped():
-                self.stepped(worker, message)
-            case LocalStepDone():
-                self.moved(worker, message)
-            case Skipped():
-                self.skipped(worker, message)
-            case Halted():
-                self.halted(worker, message)
 
     def pushed(self, worker: int, message: Pushed) -> None:
         """A gradient has arrived at the servers."""
