@@ -85,12 +85,16 @@ def test_versions_count_changes_and_readers_of_one_version_share_a_copy() -> Non
 def test_a_copy_is_overwritten_only_after_it_was_given_back() -> None:
     target = server()
     first = target.read()
-    target.recycle(first)
+    target.give_back([(first, 0)])
+    assert target.read() is first
     assert target.read() is first
     target.apply([Push(G)])
     second = target.read()
+    target.give_back([(first, 0)])
+    target.apply([Push(G)])
+    assert target.read() is not first, "it has another reader"
     assert second is not first
-    target.recycle(first)
+    target.give_back([(first, 0)])
     target.apply([Push(G)])
     assert target.read() is first
     assert torch.equal(first, target.vector)

@@ -14,7 +14,6 @@ averages them too, and an evaluation uses their average over the workers.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -135,7 +134,6 @@ class TrainedNumerics:
         self.buffers = Buffers(self.model.buffers, self.model.counters).copy()
         self.steps: dict[Ticket, GradientStep] = {}
         self.ahead: dict[Ticket, GradientStep] = {}
-        self.readers: Counter[int] = Counter()
         self.returned: list[OptimizerState] = []
         self.averaged = False
         self.met = False
@@ -188,8 +186,9 @@ class TrainedNumerics:
             self._average(decision)
 
     def void(self, tickets: list[Ticket]) -> None:
-        for step in [self.steps.pop(ticket) for ticket in tickets]:
-            self._forget(step)
+        steps = [self.steps.pop(ticket) for ticket in tickets]
+        self.server.give_back([(s.parameters, s.version) for s in steps if s.ticket.exchange == "gradients"])
+        for step in steps:
             self.ahead.pop(step.ticket, None)
             self.feed.forget(step.ticket)
             self.wasted += step.gradient is not None and not step.reported
@@ -266,7 +265,6 @@ class TrainedNumerics:
         if worker.replica is not None:
             self.returned.append(worker.replica.optimizer.state())
             worker.replica = None
-        self.readers[self.server.version] += 1
         parameters = self.server.read()
         if self.pulled is not torch.float32:
             parameters.copy_(parameters.to(self.pulled))
@@ -353,17 +351,7 @@ class TrainedNumerics:
         pushes = [self._push(step, weight) for step, weight in zip(steps, weights or [1.0] * len(steps), strict=True)]
         counts = self._counts(len(steps))
         self.server.apply(pushes, self.schedule(before) * asked * counts, steps[-1].momentum)
-        for step in steps:
-            self._forget(step)
-
-    def _forget(self, step: GradientStep) -> None:
-        """The last reader of a version gives its copy of the parameters back."""
-        if step.ticket.exchange == "replicas":
-            return
-        self.readers[step.version] -= 1
-        if not self.readers[step.version]:
-            del self.readers[step.version]
-            self.server.recycle(step.parameters)
+        self.server.give_back([(step.parameters, step.version) for step in steps])
 
     def _carry_state_back(self) -> None:
         """The first update after an average goes on with the state of the replicas' optimizers, such as momentum."""

@@ -1,7 +1,8 @@
 """The global parameters, or one shard of them, how gradients change them, and the mean in which they are combined."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -96,18 +97,27 @@ class GlobalParameters:
         self._velocity: Tensor | None = None
         self._snapshot: Tensor | None = None
         self._spare: list[Tensor] = []
+        self._readers: Counter[int] = Counter()
 
     def read(self) -> Tensor:
         """A copy of the newest parameters that nobody changes; readers of one version share it."""
         if self._snapshot is None:
             copy = self._spare.pop() if self._spare else torch.empty_like(self.vector)
             self._snapshot = copy.copy_(self.vector)
+        self._readers[self.version] += 1
         return self._snapshot
 
-    def recycle(self, snapshot: Tensor) -> None:
-        """All readers of a copy are done with it: a later `read` may overwrite it, which is faster than a new one."""
-        if snapshot is not self._snapshot:
-            self._spare.append(snapshot)
+    def give_back(self, read: Iterable[tuple[Tensor, int]]) -> None:
+        """Readers are done with these copies, each of a version.
+
+        After its last reader a later `read` may overwrite a copy, which is faster than a new one.
+        """
+        for snapshot, version in read:
+            self._readers[version] -= 1
+            if not self._readers[version]:
+                del self._readers[version]
+                if snapshot is not self._snapshot:
+                    self._spare.append(snapshot)
 
     def apply(self, pushes: Sequence[Push], lr_scale: float = 1.0, momentum: float | None = None) -> None:
         """One optimizer step with the weighted mean of some gradients.

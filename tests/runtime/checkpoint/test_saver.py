@@ -38,14 +38,12 @@ class Source:
         self.checkpoints.drew(start is not None)
         return None if start is None else DrawnBatch((SampleRange(0, start, start + 4),), start, 1, 4, 0)
 
-    def dealt(self, draw: DrawnBatch, part: float) -> None:
+    def dealt(self, draw: DrawnBatch, part: float, last: bool) -> bool:
         """It is no business of streams."""
+        return True
 
     def end_epoch(self) -> bool:
         return True
-
-    def accumulate(self, last: bool) -> None:
-        """Steps are not made here."""
 
     def skip_step(self, samples: int) -> None:
         """Steps are not made here."""

@@ -1,16 +1,9 @@
-import pytest
-
-from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.worker.loader import Accumulation
 
 
 class Recorder:
     def __init__(self) -> None:
         self.skipped: list[int] = []
-        self.reduced: list[bool] = []
-
-    def accumulate(self, last: bool) -> None:
-        self.reduced.append(last)
 
     def skip_step(self, samples: int) -> None:
         self.skipped.append(samples)
@@ -19,15 +12,16 @@ class Recorder:
 def test_a_step_belongs_to_all_batches_since_the_one_before() -> None:
     steps = Recorder()
     accumulation = Accumulation(steps)
+    due = list[bool]()
     for sizes in ([3, 3], [2], [1, 1, 1]):
         for number, size in enumerate(sizes, 1):
             accumulation.end()
             accumulation.given(size, number == len(sizes))
-        accumulation.check()
+            due.append(accumulation.due)
         assert accumulation.take() == sum(sizes)
     accumulation.end()
     assert steps.skipped == []
-    assert steps.reduced == [False, True, True, False, False, True]
+    assert due == [False, True, True, False, False, True]
 
 
 def test_a_step_that_does_not_come_is_skipped_once() -> None:
@@ -48,12 +42,3 @@ def test_a_new_epoch_forgets_what_a_loop_left_behind() -> None:
     accumulation.start()
     accumulation.end()
     assert steps.skipped == []
-
-
-def test_steps_that_fit_no_batch_are_refused() -> None:
-    accumulation = Accumulation(Recorder())
-    with pytest.raises(PolyrhythmError, match=r"one step for each batch of session\.loader"):
-        accumulation.check()
-    accumulation.given(2, False)
-    with pytest.raises(PolyrhythmError, match=r"when session\.step_due is true"):
-        accumulation.check()

@@ -40,18 +40,19 @@ class Script:
         start, stop = granted
         return DrawnBatch((SampleRange(0, start, stop),), start, 1, stop - start, self.generation, self.weight)
 
-    def dealt(self, draw: DrawnBatch, part: float) -> None:
+    def dealt(self, draw: DrawnBatch, part: float, last: bool) -> bool:
+        if draw.generation != self.generation:
+            return False
         self.starts.append(draw.sample_ranges[0].start)
         self.parts.append(part)
+        self.lasts.append(last)
+        return True
 
     def end_epoch(self) -> bool:
         self.left -= 1
         if self.left:
             self.turn = iter(next(self.turns))
         return not self.left
-
-    def accumulate(self, last: bool) -> None:
-        self.lasts.append(last)
 
     def skip_step(self, samples: int) -> None:
         self.skipped.append(samples)

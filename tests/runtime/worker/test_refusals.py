@@ -66,3 +66,11 @@ def test_a_session_that_another_thread_has_left_is_over_for_the_one_that_opened_
         pool.submit(refusals.refuse_second).result()  # it has none of its own
         pool.submit(setattr, mark, "process", 0).result()
     refusals.refuse_second()
+
+
+def test_steps_that_fit_no_batch_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"one step for each batch of session\.loader"):
+        refusals.refuse_untimely(0, due=False)
+    with pytest.raises(UsageError, match=r"when session\.step_due is true"):
+        refusals.refuse_untimely(2, due=False)
+    refusals.refuse_untimely(2, due=True)

@@ -107,7 +107,7 @@ class Coordinator:
             return
         match message:
             case Pushed() | Stepped() | LocalStepDone() | Skipped() | Halted():
-                self._mode.heard(worker, message)
+                self._mode.hears[type(message)](worker, message)
             case TookPart():
                 self._mode.merged(worker, message)
                 if self.job.members[worker].at_end:  # all others may be, too

@@ -343,7 +343,7 @@ class CoordinatorServer:
         """Have the coordinator act, once it leads the job; whatever it does may show that the policy is wrong."""
         if self.broken or self._over:
             return
-        if self._recovery.waits:
+        if self._recovery.returning is not None:
             self._recovery.hold(partial(self.act, act, *given))
             return
         try:
@@ -380,7 +380,7 @@ class CoordinatorServer:
 
     def end_if_empty(self) -> None:
         """The job is over with its last worker, or its training."""
-        if self.channels.keys() - self.again or self._recovery.waits:
+        if self.channels.keys() - self.again or self._recovery.returning is not None:
             return
         if not self._ending and self.coordinator.job.awaited and self.coordinator.job.epoch < 0:
             self.loop.call_later(LATECOMERS_S, self._give_up_waiting)

@@ -107,25 +107,21 @@ LoaderSample = TypeVar("LoaderSample", covariant=True)
 class Source(Protocol):
     """Who grants mini-batches; see `polyrhythm.runtime.worker.worker.Worker`."""
 
-    @property
-    def generation(self) -> int:
-        """Mini-batches that were drawn in another one are void."""
-
     def begin_epoch(self, ready: Ready) -> None: ...
 
     def draw(self) -> DrawnBatch | None: ...
 
-    def dealt(self, draw: DrawnBatch, part: float) -> None:
-        """The script is about to get a mini-batch, or a part of it: its samples by those of an equal part."""
+    def dealt(self, draw: DrawnBatch, part: float, last: bool) -> bool:
+        """The script is about to get a mini-batch, or a part of it: its samples by those of an equal part.
+
+        A step follows the `last` part. False if the mini-batch is void, since another phase has begun.
+        """
 
     def end_epoch(self) -> bool: ...
 
 
 class Steps(Protocol):
     """Who makes the steps; see `polyrhythm.runtime.worker.worker.Worker`."""
-
-    def accumulate(self, last: bool) -> None:
-        """A mini-batch is about to be computed on; whether the step comes after it."""
 
     def skip_step(self, samples: int) -> None:
         """The script made no step with these samples."""
@@ -151,18 +147,11 @@ class Accumulation:
         """The script gets a mini-batch; `last` if a step is due after it. Call `end` first."""
         self.samples += samples
         self.due = last
-        self._steps.accumulate(last)
 
     def end(self) -> None:
         """No further mini-batch belongs to the step that is due, if one is."""
         if self.due:
             self._steps.skip_step(self.take())
-
-    def check(self) -> None:
-        if not self.samples:
-            raise UsageError("optimizer.step without a mini-batch: make one step for each batch of session.loader")
-        if not self.due:
-            raise UsageError("optimizer.step came too early; with accumulate, step when session.step_due is true")
 
     def take(self) -> int:
         samples, self.samples, self.due = self.samples, 0, False
@@ -327,8 +316,7 @@ class SessionLoader(Generic[LoaderSample]):
         for batch in self._load(self._indices(order)):
             self._accumulation.end()  # which may bring another phase, in which this batch is void
             draw, samples, share, last = self._drawn.popleft()
-            if draw.generation == self._source.generation:
-                self._source.dealt(draw, share)
+            if self._source.dealt(draw, share, last):
                 self._accumulation.given(samples, last)
                 if self._inject and draw.weight is not None:
                     raise UsageError("injection needs mini-batches of one size, and the policy deals unequal shares")

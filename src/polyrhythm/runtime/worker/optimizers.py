@@ -13,6 +13,9 @@ from polyrhythm.core import Settings
 from polyrhythm.errors import UsageError
 from polyrhythm.training.optimizer import momentum_of, set_momentum
 
+STATIC = ("maximize", "decoupled_weight_decay")
+"""Entries of a parameter group that do not change while training."""
+
 COMPUTING = ("params", "foreach", "fused", "capturable", "differentiable")
 """Entries of a parameter group that say only how a step is computed."""
 
@@ -127,6 +130,16 @@ def plain_options(kind: Any, group: Mapping[str, Any]) -> dict[str, Any]:
     """Hyper-parameters of one group that its class takes; how a step is computed is the servers' choice."""
     taken = options_of(kind)
     return {key: plain(value) for key, value in group.items() if key in taken}
+
+
+def settings_of(kind: Any, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of them that may change while training."""
+    options = plain_options(kind, group)
+    return {key: value for key, value in options.items() if key not in STATIC and is_setting(value)}
+
+
+def is_setting(value: Any) -> bool:
+    return isinstance(value, (float, int, tuple)) and not isinstance(value, bool)
 
 
 @cache

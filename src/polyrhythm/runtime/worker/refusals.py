@@ -124,6 +124,14 @@ def refuse_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str
     refuse_scaled(optimizer)
 
 
+def refuse_untimely(samples: int, due: bool) -> None:
+    """A step belongs to all mini-batches of so many `samples` since the one before."""
+    if not samples:
+        raise UsageError("optimizer.step without a mini-batch: make one step for each batch of session.loader")
+    if not due:
+        raise UsageError("optimizer.step came too early; with accumulate, step when session.step_due is true")
+
+
 def refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """A closure computes gradients inside the step, after the hook; `args` begin with the optimizer itself."""
     if any(argument is not None for argument in (*args[1:], *kwargs.values())):

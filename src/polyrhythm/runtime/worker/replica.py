@@ -23,7 +23,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     OptimizerSpec,
     Parameter,
 )
-from polyrhythm.runtime.worker.optimizers import parts_of, plain_options
+from polyrhythm.runtime.worker.optimizers import parts_of, plain_options, settings_of
 from polyrhythm.training import flat as flat_vectors
 from polyrhythm.training.flat import FlatLayout, local_part, part_of, split_buffers, trainable_parameters
 from polyrhythm.training.optimizer import (
@@ -36,9 +36,6 @@ from polyrhythm.training.optimizer import (
     placed,
 )
 from polyrhythm.training.signals import squared_norm
-
-STATIC = ("maximize", "decoupled_weight_decay")
-"""Entries that do not change while training."""
 
 
 class ScriptReplica:
@@ -62,9 +59,9 @@ class ScriptReplica:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, moving: Mapping[str, Tensor] | None = None) -> None:
         self.model = model
-        self.optimizer = optimizer
+        self.optimizer, self._parts = optimizer, parts_of(optimizer)
         named = {parameter: name for name, parameter in trainable_parameters(model).items()}
-        pairs = [(type(part), group) for part in parts_of(optimizer) for group in part.param_groups]
+        pairs = [(type(part), group) for part in self._parts for group in part.param_groups]
         groups = [[p for p in group["params"] if p.requires_grad] for _, group in pairs]
         check_parameters(named, [p for group in groups for p in group])
         groups = [[p for p in named if p in members] for members in map(set, groups)]
@@ -73,7 +70,7 @@ class ScriptReplica:
         self.parameters: list[nn.Parameter] = [p for group in self._groups for p in group]
         if moving is None:
             check_complete(named, self.parameters)
-        self._counts = [len(part.param_groups) for part in parts_of(optimizer)]
+        self._counts = [len(part.param_groups) for part in self._parts]
         self.names = {named[p]: p for p in self.parameters}
         self.layout = FlatLayout.of(*({named[p]: p for p in group} for group in self._groups))
         parts = (tuple(Parameter(one.name, tuple(one.shape)) for one in group) for group in self.layout.groups)
@@ -119,7 +116,7 @@ class ScriptReplica:
     def check_trained(self) -> None:
         """Refuse parameters that are to train only now: no exchange has a place for them."""
         known = {*self.parameters}
-        groups = (group for part in parts_of(self.optimizer) for group in part.param_groups)
+        groups = (group for part in self._parts for group in part.param_groups)
         late = next((p for group in groups for p in group["params"] if p.requires_grad and p not in known), None)
         if late is not None:
             name = next((name for name, p in self.model.named_parameters() if p is late), "a parameter")
@@ -195,7 +192,7 @@ class ScriptReplica:
 
     def step(self, parts: Sequence[Optimizer] | None = None) -> None:
         """Make the step that the script has not, and let nobody hear of it who listens to the optimizer."""
-        for part in parts_of(self.optimizer) if parts is None else parts:
+        for part in self._parts if parts is None else parts:
             made = type(part).step
             getattr(made, "__wrapped__", made)(part)
 
@@ -210,20 +207,12 @@ class ScriptReplica:
 
     def settings(self) -> tuple[dict[str, Hyperparameter], ...]:
         """Of each group, nothing for those that are idle."""
-        return tuple(
-            {}
-            if number in self.idle
-            else {
-                key: value
-                for key, value in plain_options(kind, group).items()
-                if key not in STATIC and is_setting(value)
-            }
-            for number, (kind, group) in zip(self._trained, self._rows(), strict=True)
-        )
+        rows = zip(self._trained, self._rows(), strict=True)
+        return tuple([{} if number in self.idle else settings_of(*row) for number, row in rows])
 
     def _rows(self) -> list[tuple[type[Optimizer], dict[str, Any]]]:
         """Class and entries of each group of which something is trained, as in the layout; none that came later."""
-        parts = zip(parts_of(self.optimizer), self._counts, strict=True)
+        parts = zip(self._parts, self._counts, strict=True)
         rows = [(type(part), group) for part, count in parts for group in part.param_groups[:count]]
         return [rows[number] for number in self._trained]
 
@@ -384,7 +373,3 @@ def why_misshapen(kind: type[Optimizer], options: Mapping[str, Any]) -> str:
 def name_of(kind: type[Optimizer]) -> str:
     known = kind.__module__.startswith("torch.optim")
     return kind.__name__ if known else f"{kind.__module__}:{kind.__qualname__}"
-
-
-def is_setting(value: Any) -> bool:
-    return isinstance(value, (float, int, tuple)) and not isinstance(value, bool)

@@ -335,7 +335,7 @@ class Session:
         if self._worker.left:
             return
         refusals.refuse_step(optimizer, args, kwargs)
-        self._accumulation.check()
+        refusals.refuse_untimely(self._accumulation.samples, self._accumulation.due)
         self._worker.before_step(self._accumulation.samples)
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

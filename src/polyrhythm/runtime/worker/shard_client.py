@@ -295,13 +295,13 @@ class ShardClient:
         return True
 
     def _buffer(self, port: Port) -> tuple[int, SharedVector]:
-        number = port.free_buffer
-        if number is None:
-            before = len(port.vectors)
-            port.ask_room()
-            self.wait(lambda: len(port.vectors) > before, "while it asked for another buffer")
-            number = before
-        return number, port.vectors[number]
+        for number, buffer in enumerate(port.vectors):
+            if not buffer.words[HELD]:
+                return number, buffer
+        before = len(port.vectors)
+        port.ask_room()
+        self.wait(lambda: len(port.vectors) > before, "while it asked for another buffer")
+        return before, port.vectors[before]
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
         return [flat] if len(self._spans) == 1 else [flat[span.start : span.stop] for span in self._spans]

@@ -25,7 +25,7 @@ from polyrhythm.runtime.wire.shard_protocol import (
     Upload,
 )
 from polyrhythm.runtime.wire.shared_memory import SharedVector
-from polyrhythm.runtime.wire.worker_buffers import HELD, as_bytes, wire_name
+from polyrhythm.runtime.wire.worker_buffers import as_bytes, wire_name
 from polyrhythm.training.compression import NOTHING
 
 
@@ -95,13 +95,6 @@ class Port:
     @property
     def shared(self) -> bool:
         return bool(self.vectors)
-
-    @property
-    def free_buffer(self) -> int | None:
-        for number, buffer in enumerate(self.vectors):
-            if not buffer.words[HELD]:
-                return number
-        return None
 
     def _take_memory(self, message: Opened) -> None:
         self.opened = message

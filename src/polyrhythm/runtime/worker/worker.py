@@ -97,11 +97,6 @@ class Worker:
         return self._context.tally
 
     @property
-    def generation(self) -> int:
-        """Mini-batches that were drawn in another one are void."""
-        return self._context.generation
-
-    @property
     def phase(self) -> Phase | None:
         return self._context.phase
 
@@ -145,12 +140,19 @@ class Worker:
         """Samples that the job had dealt out before the mini-batch that the script has."""
         return self._position.samples
 
-    def dealt(self, draw: DrawnBatch, part: float = 1.0) -> None:
-        """The script gets a mini-batch, or this part of it by its weight in a step of several."""
-        phase = self._context.phase
+    def dealt(self, draw: DrawnBatch, part: float = 1.0, last: bool = True) -> bool:
+        """The script gets a mini-batch, unless it is void, or this part of it by its weight in a step of several.
+
+        Its backward pass is the `last` one before the step, or adds to the gradients of those before it.
+        """
+        context, phase = self._context, self._context.phase
+        if draw.generation != context.generation:
+            return False
         self._position.deal(draw, not self._side.together, len(phase.members) if phase else 1)
         if self._weighs:
-            self._context.replica.weigh(None if draw.weight is None else draw.weight * part)
+            context.replica.weigh(None if draw.weight is None else draw.weight * part)
+        context.exchange.reduce_now(last)
+        return True
 
     def draw(self) -> DrawnBatch | None:
         """The next mini-batch that this worker may fetch; None when there is none for now."""
@@ -256,10 +258,6 @@ class Worker:
         context.tally.skipped_steps += 1
         context.loss, context.computed_s, context.exchanged_s = None, context.clock() - context.started_s, 0.0
         self._side.skip_step(samples)
-
-    def accumulate(self, last: bool) -> None:
-        """The next backward pass is the last one before the step, or adds to the gradients of those before it."""
-        self._context.exchange.reduce_now(last)
 
     def ask_to_leave(self) -> None:
         """From a signal's handler: the worker is to leave when its step is complete."""

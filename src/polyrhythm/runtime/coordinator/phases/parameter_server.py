@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple
 
 from polyrhythm.core import Alarm, Cluster, Exchange, LeftReason, Policy, Proceed, Report, Sync, Ticket, Wake
+from polyrhythm.core.misuse import deadlocked
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.members.member import Member
@@ -49,6 +50,7 @@ class ParameterServerPhase(PhaseKind):
         self._job = job
         self._driver = PhaseDriver(policy, cluster, self, job)
         self._stopping = self._held = False
+        self._runs = -1
         self._arrived: dict[Ticket, GradientArrival] = {}
         """Every gradient that has arrived and is not yet applied or dropped."""
 
@@ -119,8 +121,16 @@ class ParameterServerPhase(PhaseKind):
             self._driver.tell(Alarm(self._job.clock()))
 
     def refuse_deadlock(self) -> None:
-        if not self._stopping:
-            self._driver.refuse_deadlock()
+        """Everyone waits, and neither an alarm nor a worker is to come: the policy would be told nothing more.
+
+        Who is to come is planned, or connected and not ready yet. A policy that waits for others cannot be told from
+        one that has forgotten somebody.
+        """
+        job, driver, waiting = self._job, self._driver, self._job.ledger.accounts
+        if self._stopping or self._somebody_runs() or not waiting or driver.silent or job.alarms or job.awaited:
+            return
+        if all(member.ready is not None for member in job.members.values()):
+            driver.give_up(deadlocked(driver.policy, job.clock(), sorted(waiting), job.workload.left))
 
     def request_stop(self) -> None:
         self._stopping = True
@@ -221,6 +231,14 @@ class ParameterServerPhase(PhaseKind):
         self.cancel((worker,), tickets)
 
     # -- details ---------------------------------------------------------------------------------------------------
+
+    def _somebody_runs(self) -> bool:
+        """Who ran at the last look is looked at first, and then the last ranks: a round ends mostly with these."""
+        accounts = self._job.ledger.accounts
+        known = accounts.get(self._runs)
+        if known is None or known.running is None:
+            self._runs = next((worker for worker in reversed(accounts) if accounts[worker].running is not None), -1)
+        return self._runs >= 0
 
     def _stop_if_served(self) -> None:
         """After the update that serves the share of this phase nobody is started, if enough is left for another."""

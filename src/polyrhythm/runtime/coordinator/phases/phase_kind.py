@@ -5,10 +5,10 @@ coordinator asks, and never looks which kind it has.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy
-from polyrhythm.core.misuse import deadlocked
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, UsageError, may_raise
 from polyrhythm.runtime.checkpoint.returned import Returned
@@ -38,34 +38,14 @@ class PhaseDriver(Driver):
 
     def __init__(self, policy: Policy[Any], cluster: Cluster, phase: "FallibleEffects", job: Job) -> None:
         record = job.effects.record if job.observe is None else self._show
-        super().__init__(policy, cluster, phase, job.ledger, record, failed=self._give_up)
-        self._phase, self._job, self._runs = phase, job, -1
+        super().__init__(policy, cluster, phase, job.ledger, record, failed=self.give_up)
+        self._phase, self._job = phase, job
         self.rested: Any = None
         """The policy's state when the phase is over: as if all workers had left one by one; None if it has failed."""
 
     def settle(self) -> None:
         self.rested = self.rest()
         super().settle()
-
-    def refuse_deadlock(self) -> None:
-        """Everyone waits, and neither an alarm nor a worker is to come: the policy would be told nothing more.
-
-        Who is to come is planned, or connected and not ready yet. A policy that waits for others cannot be told from
-        one that has forgotten somebody.
-        """
-        job, accounts = self._job, self.ledger.accounts
-        if self._somebody_runs() or not accounts or self.silent or job.alarms or job.awaited:
-            return
-        if all(member.ready is not None for member in job.members.values()):
-            self._give_up(deadlocked(self.policy, job.clock(), sorted(accounts), job.workload.left))
-
-    def _somebody_runs(self) -> bool:
-        """Who ran at the last look is looked at first, and then the last ranks: a round ends mostly with these."""
-        accounts = self.ledger.accounts
-        known = accounts.get(self._runs)
-        if known is None or known.running is None:
-            self._runs = next((worker for worker in reversed(accounts) if accounts[worker].running is not None), -1)
-        return self._runs >= 0
 
     def rest(self) -> Any:
         """The policy's state as it would be then."""
@@ -83,7 +63,7 @@ class PhaseDriver(Driver):
             self._job.observe(self.policy, event, decisions)
         self._job.effects.record(event, decisions)
 
-    def _give_up(self, error: PolicyError) -> None:
+    def give_up(self, error: PolicyError) -> None:
         self.silent = True
         self._phase.take_back_decisions()
         self._job.policy_failed(error)
@@ -122,22 +102,16 @@ class PhaseKind:
         self.number = number
         self.end_samples, self.drops = math.inf, False
         self.stops_by_itself = False
+        self.hears: dict[type, Callable[[int, Any], None]] = {
+            Pushed: self.pushed,
+            Stepped: self.stepped,
+            LocalStepDone: self.moved,
+            Skipped: self.skipped,
+            Halted: self.halted,
+        }
+        """What is done about each message in which a worker tells of a step."""
 
     # -- what workers send -----------------------------------------------------------------------------------------
-
-    def heard(self, worker: int, message: Pushed | Stepped | LocalStepDone | Skipped | Halted) -> None:
-        """A worker tells of a step."""
-        match message:
-            case Pushed():
-                self.pushed(worker, message)
-            case Stepped():
-                self.stepped(worker, message)
-            case LocalStepDone():
-                self.moved(worker, message)
-            case Skipped():
-                self.skipped(worker, message)
-            case Halted():
-                self.halted(worker, message)
 
     def pushed(self, worker: int, message: Pushed) -> None:
         """A gradient has arrived at the servers."""

@@ -219,10 +219,6 @@ class JobRecovery:
 
     # -- what workers do while they are awaited ------------------------------------------------------------------------
 
-    @property
-    def waits(self) -> bool:
-        return self.returning is not None
-
     def awaits(self, worker: int) -> bool:
         """Whether a worker that connects is a member of the job already."""
         return self.returning is not None and self.returning.knows(worker)

@@ -36,10 +36,6 @@ class Draws:
         self._looked_at: list[DrawnBatch] = []
         self._returned: deque[DrawnBatch] = deque()
 
-    @property
-    def generation(self) -> int:
-        return self.worker.generation
-
     def begin_epoch(self, ready: Ready) -> None:
         self.worker.begin_epoch(ready)
         self._in_use = False
@@ -48,11 +44,13 @@ class Draws:
     def draw(self) -> DrawnBatch | None:
         return self._returned.popleft() if self._returned else self.worker.draw()
 
-    def dealt(self, draw: DrawnBatch, part: float) -> None:
+    def dealt(self, draw: DrawnBatch, part: float, last: bool) -> bool:
+        if not self.worker.dealt(draw, part, last):
+            return False
         self.position, self.together = draw.before, draw.workers
         if not self._in_use:
             self._looked_at.append(draw)
-        self.worker.dealt(draw, part)
+        return True
 
     def end_epoch(self) -> bool:
         return self.worker.end_epoch()

@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from polyrhythm.runtime.worker.losses.heard import value_of
-
 MOST_COPIES = 64
 """Losses on their way from a GPU; of one that is further behind the oldest are not looked at."""
 
@@ -44,7 +42,7 @@ class FiniteWatch:
             if isinstance(loss, Tensor) and loss.is_cuda:
                 self._fetch(loss, step)
                 continue
-            self.latest = value_of(loss)
+            self.latest = float(loss)
             if not math.isfinite(self.latest):
                 return step, self.latest
         return self._arrived() if self._in_flight else None

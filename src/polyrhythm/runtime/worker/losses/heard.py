@@ -108,9 +108,4 @@ class Losses:
         if not self._heard:
             return None
         heard = self.drain()
-        return float(sum(value_of(loss) for loss in heard) / len(heard))
-
-
-def value_of(loss: Tensor | float) -> float:
-    """Its value, which waits for the device if it is not read yet."""
-    return loss.item() if isinstance(loss, Tensor) else loss
+        return sum(map(float, heard)) / len(heard)
