@@ -3,8 +3,10 @@
 import gc
 import mmap
 import os
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -136,6 +138,38 @@ def test_a_move_that_fails_leaves_nothing_and_is_not_tried_again(
     assert not left.exists()
 
 
+@contextmanager
+def limited(what: int, limit: int) -> Iterator[None]:
+    """This process, by the kernel."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
+
+
+def test_a_move_that_fails_gives_its_descriptor_and_memory_back() -> None:
+    """Each generation tries anew."""
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    before = descriptors()
+    with limited(resource.RLIMIT_FSIZE, vector.nbytes // 2):
+        assert [lender.lend(vector) for _ in range(2)] == [False, False]
+    assert not lender._moves
+    assert descriptors() == before
+
+
+def test_nothing_is_lent_without_a_descriptor() -> None:
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    free = os.dup(0)
+    os.close(free)
+    with limited(resource.RLIMIT_NOFILE, free):
+        assert [lender.lend(vector) for _ in range(2)] == [False, False]
+    assert not lender._moves
+
+
 def test_nothing_is_lent_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lent, "room", lambda: 2 * 2 * 4 * LENGTH - 1)
     sides, vectors = buffers(), drawn(2, FLOATS)
@@ -206,6 +240,10 @@ def two() -> tuple[Lender, Borrowed]:
     return Lender(words[:WORDS], 2), Borrowed([words[word::WORDS] for word in range(WORDS)], 1)
 
 
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
 def lend(lender: Lender, vector: torch.Tensor) -> None:
     assert lender.lend(vector) or lender.lend(vector)
 
@@ -265,9 +303,9 @@ def test_what_is_opened_keeps_no_descriptor() -> None:
     """A process has a thousand of them, or fewer; members and vectors are many."""
     (lender, borrowed), (vector, _) = two(), drawn(2, FLOATS)
     lend(lender, vector)
-    before = len([*Path("/proc/self/fd").iterdir()])
+    before = descriptors()
     assert borrowed.open(vector.nbytes)
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert descriptors() == before
 
 
 def test_a_process_that_is_gone_lends_nothing() -> None:

@@ -115,7 +115,7 @@ class Lender:
     def _move(self, storage: torch.UntypedStorage) -> LentStorage | None:
         try:
             return move(storage, self._members)
-        except RuntimeError as error:  # there was no room after all; torch would leave a descriptor each time
+        except RuntimeError as error:  # there was no room after all, or a limit forbids it
             self._moves = False
             remove_left(str(error))
             return None
@@ -160,10 +160,19 @@ def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
 
 
 def remove_left(error: str) -> None:
-    """The file that torch leaves behind where there is no room for it."""
+    """The file that torch leaves behind where it fails, and its descriptor, which would keep the memory."""
     if found := FILE.search(error):
         with suppress(OSError):
             (ROOM / found[1]).unlink()
+        with suppress(OSError):  # where all descriptors are taken they cannot be listed
+            close_left(f"{found[1]} (deleted)")
+
+
+def close_left(name: str) -> None:
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that by which they were listed is closed
+            if each.readlink().name == name:
+                os.close(int(each.name))
 
 
 def room() -> int:
