@@ -16,7 +16,7 @@ import torch
 from polyrhythm.runtime.collectives.shared import lent
 from polyrhythm.runtime.collectives.shared.buffers import LONG, SharedBuffers
 from polyrhythm.runtime.collectives.shared.kinds import KINDS, Kind
-from polyrhythm.runtime.collectives.shared.lent import MOST, STORAGES, Borrowed, Lender
+from polyrhythm.runtime.collectives.shared.lent import MOST, STORAGES, Borrowed, Lender, file_system_of
 from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LENT, LIVE, PROCESS, WORDS
 from tests.runtime.collectives.shared.test_buffers import FLOATS, added, buffers, close
 from tests.runtime.members import together
@@ -130,6 +130,7 @@ def test_a_move_that_fails_leaves_nothing_and_is_not_tried_again(
         raise RuntimeError(f"unable to allocate shared memory(shm) for file </{left.name}>: No space left on device")
 
     monkeypatch.setattr(lent, "ROOM", tmp_path)
+    monkeypatch.setattr(lent, "file_system_of", lambda _: "tmpfs")
     monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", fail)
     lender, _ = two()
     (vector, _) = drawn(2, FLOATS)
@@ -160,7 +161,8 @@ def test_a_move_that_fails_gives_its_descriptor_and_memory_back() -> None:
     assert descriptors() == before
 
 
-def test_nothing_is_lent_without_a_descriptor() -> None:
+def test_nothing_is_lent_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lent, "room", lambda: 2**40)
     lender, _ = two()
     (vector, _) = drawn(2, FLOATS)
     free = os.dup(0)
@@ -177,6 +179,20 @@ def test_nothing_is_lent_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
         check(sides, vectors, FLOATS, (True, True))
     assert shared(vectors) == [False, False]
     close(sides)
+
+
+def test_nothing_is_lent_where_shared_memory_is_on_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container without a mount: the kernel would write what is lent to the disk again and again."""
+    monkeypatch.setattr(lent, "file_system_of", lambda _: "ext4")
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    assert [lender.lend(vector) for _ in range(2)] == [False, False]
+    assert not vector.untyped_storage().is_shared()
+
+
+def test_what_is_mounted_is_found_by_its_device() -> None:
+    assert file_system_of(Path("/proc/self")) == "proc"
+    assert file_system_of(Path("/dev/shm")) == "tmpfs"
 
 
 def test_where_one_cannot_open_nobody_lends(monkeypatch: pytest.MonkeyPatch) -> None:

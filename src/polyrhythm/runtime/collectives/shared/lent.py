@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -176,11 +177,28 @@ def close_left(name: str) -> None:
 
 
 def room() -> int:
+    """None on a disk, to which the kernel would write what is lent again and again."""
     try:
-        found = os.statvfs(ROOM)
+        found, kind = os.statvfs(ROOM), file_system_of(ROOM)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return found.f_bavail * found.f_frsize if kind == "tmpfs" else 0
+
+
+@cache
+def file_system_of(place: Path) -> str:
+    """Its kind; empty if it cannot be told.
+
+    Raises:
+        OSError: if there is no such place.
+    """
+    device = place.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        mount, _, kind = line.partition(" - ")
+        if mount.split()[2] == number:
+            return kind.split()[0]
+    return ""
 
 
 def take_back(vector: Tensor) -> None:
