@@ -16,7 +16,7 @@ import torch
 from polyrhythm.runtime.collectives.shared import lent
 from polyrhythm.runtime.collectives.shared.buffers import LONG, SharedBuffers
 from polyrhythm.runtime.collectives.shared.kinds import KINDS, Kind
-from polyrhythm.runtime.collectives.shared.lent import MOST, STORAGES, Borrowed, Lender, file_system_of
+from polyrhythm.runtime.collectives.shared.lent import MOST, SPARED, STORAGES, Borrowed, Lender, file_system_of
 from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LENT, LIVE, PROCESS, WORDS
 from tests.runtime.collectives.shared.test_buffers import FLOATS, added, buffers, close
 from tests.runtime.members import together
@@ -161,8 +161,17 @@ def test_a_move_that_fails_gives_its_descriptor_and_memory_back() -> None:
     assert descriptors() == before
 
 
+def test_the_last_descriptors_are_the_scripts() -> None:
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    with limited(resource.RLIMIT_NOFILE, descriptors() + SPARED - 2):
+        assert [lender.lend(vector) for _ in range(2)] == [False, False]
+    assert lender.lend(vector)
+
+
 def test_nothing_is_lent_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lent, "room", lambda: 2**40)
+    monkeypatch.setattr(lent, "spares_descriptors", lambda: True)
     lender, _ = two()
     (vector, _) = drawn(2, FLOATS)
     free = os.dup(0)

@@ -10,6 +10,7 @@ the owner's descriptor, and see by its inode that it is the one that is meant.
 import mmap
 import os
 import re
+import resource
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,6 +30,8 @@ ROOM: Final = Path("/dev/shm")
 """Where torch's shared memory comes from; in a container it is often small."""
 MOST: Final = 62
 """Vectors of a member that are lent at a time: their numbers are bits of a word."""
+SPARED: Final = 64
+"""Descriptors that a process keeps for other things: each vector that it lends needs one."""
 MAP_FIXED: Final = 0x10
 FILE: Final = re.compile("</(torch_[^/>]+)>")
 """A file of torch's in `ROOM`, in its errors."""
@@ -143,7 +146,7 @@ def numbers_of(storages: Sequence[LentStorage]) -> int:
 
 
 def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
-    """Move a storage into shared memory; None where all members together have no room there.
+    """Move a storage into shared memory; None where all members together have no room there, or descriptors are few.
 
     Raises:
         RuntimeError: if there was none after all.
@@ -151,13 +154,22 @@ def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
     with LOCK:
         taken = {lent.number for lent in live()}
         number = next((number for number in range(MOST) if number not in taken), None)
-        if number is None or room() < 2 * members * storage.nbytes():
+        if number is None or room() < 2 * members * storage.nbytes() or not spares_descriptors():
             return None
         fd, byte_count = storage._share_fd_cpu_()
         place, file = (storage.data_ptr(), byte_count), os.fstat(fd)
         lent = LentStorage(number, StorageWeakRef(storage), *place, fd, file.st_ino, file.st_dev)
         STORAGES[storage._cdata] = lent
         return lent
+
+
+def spares_descriptors() -> bool:
+    try:
+        taken = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - their numbers are all that is needed
+    except OSError:
+        return False
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or taken + SPARED <= limit
 
 
 def remove_left(error: str) -> None:
