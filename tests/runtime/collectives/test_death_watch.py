@@ -1,14 +1,17 @@
+import errno
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
+from polyrhythm.runtime.collectives import gloo_connections
 from polyrhythm.runtime.collectives.death_watch import (
+    GOODBYES,
     INFO_BYTES,
     PROBES,
     RETRANSMITS,
@@ -161,6 +164,22 @@ def test_a_store_that_has_ended_is_not_asked() -> None:
     assert (has_ended(client), has_ended(HashStore())) == (False, False)
     del store
     assert has_ended(client)
+
+
+def test_who_cannot_look_for_the_store_says_goodbye_nevertheless(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a process whose descriptors are all taken, which would not end."""
+    watch = group.watch()
+
+    def fail() -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(gloo_connections, "_descriptors", fail)
+    leaving = threading.Thread(target=watch.say_goodbye, daemon=True)
+    leaving.start()
+    leaving.join(PATIENCE_S)
+    assert not leaving.is_alive()
+    assert PrefixStore("generation", group.store).add(GOODBYES, 0) == 1
+    watch.stop()
 
 
 class ToldConnection:

@@ -175,6 +175,14 @@ def test_momentum_is_carried_over() -> None:
         assert torch.allclose(before[-1].parameters, after[-1].parameters, atol=1e-6)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5])
+@pytest.mark.parametrize("first", ["local:4", "diloco:4"])
+def test_optimizers_that_went_apart_have_one_state_where_steps_are_equal(first: str, share: float) -> None:
+    """Replicas met before, in the middle of an epoch or at its end, but each has a momentum of its own."""
+    ranks = run_job(train, 2, 0.9, policy=f"switch:({first})@{share},bsp", epochs=2)
+    assert torch.equal(ranks[0][-1].parameters, ranks[1][-1].parameters)
+
+
 def first_parameters(rank: int) -> torch.Tensor:
     """What the first mini-batch is computed on; nothing changes it, because the rate is zero."""
     model = make_model(seed=rank)

@@ -165,17 +165,21 @@ def destroy(groups: list[dist.ProcessGroupGloo | None], at_once: bool) -> None:
 
 
 def has_ended(store: Store) -> bool:
-    """Whether the server of a store has closed all connections of this process to it: a call would fail."""
+    """Whether the server of a store has closed all connections of this process to it: a call would fail.
+
+    Where all descriptors are taken it cannot be seen.
+    """
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     place, poll, mine = f"{getattr(store, 'host', '')} {getattr(store, 'port', 0)}", select.poll(), 0
-    with ExitStack() as stack:
+    with suppress(OSError), ExitStack() as stack:
         for _, found in _sockets(_descriptors()):
             stack.enter_context(found)
             if place in {end.removeprefix("::ffff:") for end in _ends(found)}:
                 poll.register(found, select.POLLRDHUP)
                 mine += 1
         return 0 < mine == len(poll.poll(0))
+    return False
 
 
 def _descriptors() -> set[int]:

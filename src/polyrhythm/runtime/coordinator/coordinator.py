@@ -239,7 +239,7 @@ class Coordinator:
         self.snapshots.begin_epoch(self.job, self.choice.spec, self.policy.spec, self._mode, self.choice.stages.known)
         self._rollback.begin_epoch(self._phase_members)
         self._stepping = True
-        due = self.next_policy or self.choice.stages.stage(self.job).policy
+        due = self.next_policy or self.choice.wanted()
         same = self._mode.runs and due == self.policy and set(self.job.present) == set(self._phase_members)
         (self._start_steps if same and not self.snapshots.wanted else self._start_phase)()
 
@@ -307,7 +307,7 @@ class Coordinator:
 
     def _start_phase(self) -> None:
         if equal := self._mode.started:
-            self._state.after(self._mode, self.policy, self.next_policy or self.policy, self._phase_members)
+            self._state.after(self._mode, self.policy, self.choice.wanted, self._phase_members)
             self.snapshots.rest(self.policy.spec, self._mode.rested)
         self._rollback.end_trial(undone=self.choice.stages.goes_back)
         if self._rollback.goes_back and (keepers := self._rollback.go_back()):
@@ -318,7 +318,7 @@ class Coordinator:
                 self.job.skip_rest()
                 self._finish_epoch()
             return
-        self.policy, self.next_policy = self.choice.stages.stage(self.job).policy, None
+        self.policy, self.next_policy = self.choice.wanted(), None
         self._rollback.begin_trial(self.phase + 1, self.choice.stages.keeps and self._state.home == "workers")
         on_servers = runtime_placement(self.policy) == "servers"
         self._open_phase(flow_of(self._state.home, on_servers), self._state.contributors(on_servers, equal))

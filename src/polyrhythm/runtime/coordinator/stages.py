@@ -1,5 +1,4 @@
-"""The stages of a job: each policy of a sequence runs in a phase of its own, and so in its own
-placement.
+"""The stages of a job: each policy of a sequence runs in a phase of its own, and so in its own placement.
 
 A synchronous phase stops by itself after the step that serves its share; on the servers no further step starts once
 the share is applied. Both happen in the middle of an epoch.
@@ -273,6 +272,9 @@ class PolicyChoice:
         self._job.hears, self._job.weighs = "loss" in policy.traits.needs, policy.traits.shares
         self._job.observe = self.observe if isinstance(policy, Supervisor) else None
 
+    def wanted(self) -> Policy[Any]:
+        return self.stages.stage(self._job).policy
+
     def due(self, policy: Policy[Any], end_samples: float) -> bool:
         """Whether another policy is due than this one, which is in force until so many samples.
 
@@ -288,7 +290,7 @@ class PolicyChoice:
 
     def begin(self, policy: Policy[Any]) -> None:
         """The steps of a phase begin under this policy, perhaps a part of the one that was chosen."""
-        if policy == self.stages.stage(self._job).policy:
+        if policy == self.wanted():
             self._began = self.stages.policy
         ending = [each.spec for each in (self.stages.policy, policy) if abandons(each)]
         if ending and self._job.own_data and ending[0] not in self._told:

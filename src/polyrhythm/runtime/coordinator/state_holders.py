@@ -1,7 +1,7 @@
 """Who has the job's newest state between two phases: the servers, or which of the workers."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -108,8 +108,13 @@ class StateHolders:
         self._abandoned, self._over = record.abandoned, record.over
         self.unsynchronised.noted += [(set(ranks), ranges) for ranks, ranges in record.unsynchronised]
 
-    def after(self, mode: PhaseKind, policy: Policy[Any], following: Policy[Any], members: tuple[int, ...]) -> None:
-        """A phase ends between two steps, and another is to follow on whoever is present."""
+    def after(
+        self, mode: PhaseKind, policy: Policy[Any], following: Callable[[], Policy[Any]], members: tuple[int, ...]
+    ) -> None:
+        """A phase ends between two steps, and another is to follow on whoever is present.
+
+        Which policy is `following` is asked when it is known how many samples were made.
+        """
         present = self._job.present
         if not mode.on_workers:
             mode.finish()
@@ -122,7 +127,7 @@ class StateHolders:
         self.unsynchronised.note_of_all(newest, mode.of_newest())
         mode.finish()
         self._holders, self._others = newest or old, tuple(worker for worker in old if worker not in newest)
-        if apart or ("replicas" in policy.traits.exchanges and "gradients" in following.traits.exchanges):
+        if apart or ("replicas" in policy.traits.exchanges and "gradients" in following().traits.exchanges):
             # Each has an optimizer state of its own, from which one is to be made.
             self._contributors = apart or self._holders
         else:

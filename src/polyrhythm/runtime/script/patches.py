@@ -77,7 +77,7 @@ def patch_session(script: AdaptedScript, start: SharedStart) -> None:
     @functools.wraps(original)
     def init(self: Session, *args: Any, **kwargs: Any) -> None:
         if type(self) is Session:
-            script.dormant = script.follows = True
+            script.leave_alone()
             start.part()
         original(self, *args, **kwargs)
 

@@ -162,6 +162,11 @@ class AdaptedScript(ScriptFacts):
         self.loaders.begin_again()
         self._training = Training(self, self, self.forward)
 
+    def leave_alone(self) -> None:
+        """It opens a session itself; what it calls is not watched, nor held, any more."""
+        self.dormant = self.follows = True
+        self._training.warm_up.seen.close()
+
     def check_end(self) -> None:
         """The script has come to its end by itself."""
         seen = self._training.warm_up.seen

@@ -3,8 +3,10 @@
 import gc
 import mmap
 import os
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,7 +16,7 @@ import torch
 from polyrhythm.runtime.collectives.shared import lent
 from polyrhythm.runtime.collectives.shared.buffers import LONG, SharedBuffers
 from polyrhythm.runtime.collectives.shared.kinds import KINDS, Kind
-from polyrhythm.runtime.collectives.shared.lent import MOST, STORAGES, Borrowed, Lender
+from polyrhythm.runtime.collectives.shared.lent import MOST, SPARED, STORAGES, Borrowed, Lender, file_system_of
 from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LENT, LIVE, PROCESS, WORDS
 from tests.runtime.collectives.shared.test_buffers import FLOATS, added, buffers, close
 from tests.runtime.members import together
@@ -128,12 +130,55 @@ def test_a_move_that_fails_leaves_nothing_and_is_not_tried_again(
         raise RuntimeError(f"unable to allocate shared memory(shm) for file </{left.name}>: No space left on device")
 
     monkeypatch.setattr(lent, "ROOM", tmp_path)
+    monkeypatch.setattr(lent, "file_system_of", lambda _: "tmpfs")
     monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", fail)
     lender, _ = two()
     (vector, _) = drawn(2, FLOATS)
     assert [lender.lend(vector) for _ in range(4)] == [False] * 4
     assert len(tried) == 1
     assert not left.exists()
+
+
+@contextmanager
+def limited(what: int, limit: int) -> Iterator[None]:
+    """This process, by the kernel."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
+
+
+def test_a_move_that_fails_gives_its_descriptor_and_memory_back() -> None:
+    """Each generation tries anew."""
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    before = descriptors()
+    with limited(resource.RLIMIT_FSIZE, vector.nbytes // 2):
+        assert [lender.lend(vector) for _ in range(2)] == [False, False]
+    assert not lender._moves
+    assert descriptors() == before
+
+
+def test_the_last_descriptors_are_the_scripts() -> None:
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    with limited(resource.RLIMIT_NOFILE, descriptors() + SPARED - 2):
+        assert [lender.lend(vector) for _ in range(2)] == [False, False]
+    assert lender.lend(vector)
+
+
+def test_nothing_is_lent_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lent, "room", lambda: 2**40)
+    monkeypatch.setattr(lent, "spares_descriptors", lambda: True)
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    free = os.dup(0)
+    os.close(free)
+    with limited(resource.RLIMIT_NOFILE, free):
+        assert [lender.lend(vector) for _ in range(2)] == [False, False]
+    assert not lender._moves
 
 
 def test_nothing_is_lent_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +188,20 @@ def test_nothing_is_lent_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
         check(sides, vectors, FLOATS, (True, True))
     assert shared(vectors) == [False, False]
     close(sides)
+
+
+def test_nothing_is_lent_where_shared_memory_is_on_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container without a mount: the kernel would write what is lent to the disk again and again."""
+    monkeypatch.setattr(lent, "file_system_of", lambda _: "ext4")
+    lender, _ = two()
+    (vector, _) = drawn(2, FLOATS)
+    assert [lender.lend(vector) for _ in range(2)] == [False, False]
+    assert not vector.untyped_storage().is_shared()
+
+
+def test_what_is_mounted_is_found_by_its_device() -> None:
+    assert file_system_of(Path("/proc/self")) == "proc"
+    assert file_system_of(Path("/dev/shm")) == "tmpfs"
 
 
 def test_where_one_cannot_open_nobody_lends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +265,10 @@ def two() -> tuple[Lender, Borrowed]:
     return Lender(words[:WORDS], 2), Borrowed([words[word::WORDS] for word in range(WORDS)], 1)
 
 
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
 def lend(lender: Lender, vector: torch.Tensor) -> None:
     assert lender.lend(vector) or lender.lend(vector)
 
@@ -265,9 +328,9 @@ def test_what_is_opened_keeps_no_descriptor() -> None:
     """A process has a thousand of them, or fewer; members and vectors are many."""
     (lender, borrowed), (vector, _) = two(), drawn(2, FLOATS)
     lend(lender, vector)
-    before = len([*Path("/proc/self/fd").iterdir()])
+    before = descriptors()
     assert borrowed.open(vector.nbytes)
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert descriptors() == before
 
 
 def test_a_process_that_is_gone_lends_nothing() -> None:

@@ -10,10 +10,12 @@ the owner's descriptor, and see by its inode that it is the one that is meant.
 import mmap
 import os
 import re
+import resource
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,8 @@ ROOM: Final = Path("/dev/shm")
 """Where torch's shared memory comes from; in a container it is often small."""
 MOST: Final = 62
 """Vectors of a member that are lent at a time: their numbers are bits of a word."""
+SPARED: Final = 64
+"""Descriptors that a process keeps for other things: each vector that it lends needs one."""
 MAP_FIXED: Final = 0x10
 FILE: Final = re.compile("</(torch_[^/>]+)>")
 """A file of torch's in `ROOM`, in its errors."""
@@ -115,7 +119,7 @@ class Lender:
     def _move(self, storage: torch.UntypedStorage) -> LentStorage | None:
         try:
             return move(storage, self._members)
-        except RuntimeError as error:  # there was no room after all; torch would leave a descriptor each time
+        except RuntimeError as error:  # there was no room after all, or a limit forbids it
             self._moves = False
             remove_left(str(error))
             return None
@@ -142,7 +146,7 @@ def numbers_of(storages: Sequence[LentStorage]) -> int:
 
 
 def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
-    """Move a storage into shared memory; None where all members together have no room there.
+    """Move a storage into shared memory; None where all members together have no room there, or descriptors are few.
 
     Raises:
         RuntimeError: if there was none after all.
@@ -150,7 +154,7 @@ def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
     with LOCK:
         taken = {lent.number for lent in live()}
         number = next((number for number in range(MOST) if number not in taken), None)
-        if number is None or room() < 2 * members * storage.nbytes():
+        if number is None or room() < 2 * members * storage.nbytes() or not spares_descriptors():
             return None
         fd, byte_count = storage._share_fd_cpu_()
         place, file = (storage.data_ptr(), byte_count), os.fstat(fd)
@@ -159,19 +163,54 @@ def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
         return lent
 
 
+def spares_descriptors() -> bool:
+    try:
+        taken = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - their numbers are all that is needed
+    except OSError:
+        return False
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or taken + SPARED <= limit
+
+
 def remove_left(error: str) -> None:
-    """The file that torch leaves behind where there is no room for it."""
+    """The file that torch leaves behind where it fails, and its descriptor, which would keep the memory."""
     if found := FILE.search(error):
         with suppress(OSError):
             (ROOM / found[1]).unlink()
+        with suppress(OSError):  # where all descriptors are taken they cannot be listed
+            close_left(f"{found[1]} (deleted)")
+
+
+def close_left(name: str) -> None:
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that by which they were listed is closed
+            if each.readlink().name == name:
+                os.close(int(each.name))
 
 
 def room() -> int:
+    """None on a disk, to which the kernel would write what is lent again and again."""
     try:
-        found = os.statvfs(ROOM)
+        found, kind = os.statvfs(ROOM), file_system_of(ROOM)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return found.f_bavail * found.f_frsize if kind == "tmpfs" else 0
+
+
+@cache
+def file_system_of(place: Path) -> str:
+    """Its kind; empty if it cannot be told.
+
+    Raises:
+        OSError: if there is no such place.
+    """
+    device = place.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        mount, _, kind = line.partition(" - ")
+        if mount.split()[2] == number:
+            return kind.split()[0]
+    return ""
 
 
 def take_back(vector: Tensor) -> None:
