@@ -74,7 +74,9 @@ def test_traces_of_jobs_elsewhere_are_read(call: Call, tiny: str, tmp_path: Path
     out = tmp_path / "made.toml"
     done = call("calibrate", tiny, "--from", tmp_path, "--out", out, "--set", "training=none")
     assert (done.exit_code, done.stderr) == (0, "")
+    assert "server            not known: traces do not tell its processor time for a push" in done.stdout
     made = load_scenario(str(out))
+    assert made.network.service_s == 0.0
     assert made.network.latency_s == pytest.approx((0.05 + 0.1) / 2 / 2, rel=0.2)
     for words, message in (
         (["--set", "devices.0.count=2"], "the trace under local:8 is of 2 workers, but the scenario has 3"),

@@ -1,6 +1,8 @@
 """``polyrhythm learn`` as a user calls it."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -51,6 +53,22 @@ def test_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -
     code, said = call(str(tmp_path / "policy.json"), *words)
     assert (code, len(said.splitlines())) == (2, 1)
     assert message in said
+
+
+def test_data_that_cannot_be_downloaded_are_one_line_before_processes_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_dataset(repository: str, split: str) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setenv("POLYRHYTHM_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    code, said = call(str(tmp_path / "policy.json"), "--families", "fashion")
+    assert (code, said) == (
+        2,
+        "polyrhythm: fashion-mnist could not be downloaded (ConnectionError: no route); give --data (in Python, "
+        "folder), a folder with its parquet files\n",
+    )
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

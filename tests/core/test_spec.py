@@ -79,6 +79,9 @@ def test_spec_names_the_policy(policy: Policy[Any]) -> None:
         ("dssp:s_low=2,4", "dssp:2,s_high=4"),
         ("dssp:2,s_high=4", "dssp:2,s_high=4"),
         ("post-local:at=0.25", "post-local:8,at=0.25"),
+        ("rlp:only=h", "rlp:only=h"),
+        ("rlp:,only=h", "rlp:only=h"),
+        ("balanced:known=0.1/0.2", "balanced:known=0.1/0.2"),
     ],
 )
 def test_canonical_spec(spec: str, canonical: str) -> None:

@@ -31,6 +31,14 @@ def test_a_healthy_job_is_told_so() -> None:
     assert [row.policy for row in answer.prospects] == ["bsp", "asp"]
 
 
+def test_a_rate_that_nobody_has_measured_is_told_as_such() -> None:
+    evidence = job(drawn())
+    assert "samples/s measured" in diagnose(evidence, predict=no_table).facts["today"]
+    said = diagnose(replace(evidence, equalised=True), predict=no_table).facts
+    assert said["under bsp"].endswith("samples/s worked out")
+    assert "today" not in said
+
+
 def test_too_few_steps_are_no_evidence() -> None:
     own_s = drawn(steps=LEAST_STEPS - 1)
     own_s[1] *= 5

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from polyrhythm.core import Report, Trace, replay
-from polyrhythm.emulation.local import JobProcesses, LocalRun, read_figures, run_local
+from polyrhythm.emulation.local import JobProcesses, LocalRun, keep_traces, read_figures, run_local
 from polyrhythm.emulation.pace import Death, Emulation, SlowTime
 from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.policies import parse_policy
@@ -244,3 +244,16 @@ def test_what_cannot_run_is_refused_before_a_process_starts(
 ) -> None:
     with pytest.raises(PolyrhythmError, match=re.escape(message)):
         run_local(run(policy, training=changed(**changes)), task)
+
+
+def test_a_trace_takes_the_place_of_all_phases_of_the_one_before(tmp_path: Path) -> None:
+    made, trace, other = tmp_path / "made", tmp_path / "kept" / "bsp.jsonl", tmp_path / "kept" / "asp-phase-2.jsonl"
+    made.mkdir()
+    for phases in (3, 1):
+        for number in range(1, phases + 1):
+            (made / f"job-phase-{number}.jsonl").write_text(f"{number} of {phases}")
+        assert keep_traces(made, trace) == str(trace)
+        assert trace.read_text() == f"1 of {phases}"
+        other.touch()
+        kept = ["asp-phase-2", "bsp", *(f"bsp-phase-{number}" for number in range(2, phases + 1))]
+        assert sorted(path.stem for path in trace.parent.iterdir()) == kept

@@ -70,7 +70,7 @@ class FakeJob:
         self.collectives: dict[tuple[Any, ...], set[int]] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
         self.settled: dict[tuple[Any, ...], Settled] = {}
-        self.undone = self.missed = 0
+        self.undone = self.missed = self.untold_skipped = 0
         self.behind: dict[tuple[Any, ...], set[int]] = {}
         """Who has missed a collective that others know to have succeeded."""
         self.inside: defaultdict[int, set[int]] = defaultdict(set)
@@ -267,6 +267,7 @@ class FakeJob:
 
     def _kill(self, w: FakeWorker) -> None:
         w.alive = False
+        self.untold_skipped += w.untold_skipped
         for key in [other.wants for other in self.workers.values() if other.alive and other.wants in self.settled]:
             assert key is not None
             if key in self.settled and not any(self.workers[rank].alive for rank in self.settled[key].told):

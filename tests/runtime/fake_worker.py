@@ -44,6 +44,7 @@ class FakeWorker:
         self.held: list[SampleRange] = []
         self.stale: list[SampleRange] = []
         self.untold: list[control.Stepped] = []
+        self.skipping = 0
         self.owes_word = False
         self.offers: dict[tuple[Any, ...], list[SampleRange]] = {}
         self.in_flight: list[Travelling] = []
@@ -247,6 +248,8 @@ class FakeWorker:
             self.drawn.append(self.schedule.draw(len(self.drawn))[0])
         batch = self.drawn[step]
         samples = sum(sample_range.samples for sample_range in batch)
+        skipped = self.job.skip > 0 and self.job.random.random() < self.job.skip
+        batch, self.skipping = ((), samples) if skipped else (batch, 0)
         self.held.extend(batch)
         if self.measures and not (yield from self._exchange_records(step)):
             self.held = [sample_range for sample_range in self.held if sample_range not in batch]
@@ -279,14 +282,14 @@ class FakeWorker:
                 return False
             self.reached = step + 1
         elif not (yield from self._combine(step, sync, batch, stop or last)):
-            self._poison(step + 1, self.reached, self.shared)
+            self._poison(step + 1, self.reached, self.shared, skipped)
             return False
         step_s = samples * (1.0 + self.rank % 3)
         made = control.Stepped(
-            step, samples, step_s, self.reached, self.shared, records=self.records, at_s=self.job.clock
+            step, samples, step_s, self.reached, self.shared, skipped, records=self.records, at_s=self.job.clock
         )
         self.untold.append(made)
-        self.completed = step + 1
+        self.completed, self.skipping = step + 1, 0
         if not last and step == self.token.tell:
             self.owes_word = True
             if step >= self.token.step or self.schedule.exchange != "gradients":
@@ -343,13 +346,20 @@ class FakeWorker:
         assert self.phase is not None
         return kind, self.phase.number, self.plan.ranges, step
 
+    @property
+    def untold_skipped(self) -> int:
+        """Samples of synchronous steps that it skips and has not told of."""
+        return self.skipping + sum(message.samples for message in self.untold if message.skipped)
+
     def _leaves(self) -> bool:
         return self.job.random.random() < self.job.leave
 
-    def _poison(self, completed: int, exchanged: int = 0, shared: bool = False) -> None:
+    def _poison(self, completed: int, exchanged: int = 0, shared: bool = False, skipped: bool = False) -> None:
         assert self.phase is not None
         self.collective_failed = True
-        self._tell(control.CollectiveFailed(self.phase.number, completed, "", exchanged, shared, self.records))
+        told = exchanged, shared, self.records, False, skipped
+        self._tell(control.CollectiveFailed(self.phase.number, completed, "", *told))
+        self.skipping = 0
 
     def _break(self, error: PolicyError, completed: int) -> None:
         """The policy has failed here; if no other can take its place, the job ends with its error."""

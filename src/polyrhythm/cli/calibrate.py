@@ -163,7 +163,7 @@ def measured(wanted: Wanted) -> "Costs":
         traces = {run.policy: Trace.load(str(run.trace_path)) for run in results}
     last = results[-1]
     rates = [rate / wanted.time_scale for rate in scenario.bandwidths]
-    return measure(traces, rates, last.bytes_pushed / last.steps, last.server_busy_s or 0.0)
+    return measure(traces, rates, last.bytes_pushed / last.steps, last.server_busy_s)
 
 
 def read(scenario: "Scenario", folder: Path) -> "Costs":
@@ -181,7 +181,7 @@ def read(scenario: "Scenario", folder: Path) -> "Costs":
                 f"the trace under {policy} is of {of[policy].header.cluster.workers} workers, but the scenario has "
                 f"{scenario.workers}; change its devices"
             )
-    return measure(of, scenario.bandwidths, scenario.network.message_bytes, 0.0)
+    return measure(of, scenario.bandwidths, scenario.network.message_bytes, None)
 
 
 def tell(findings: Findings) -> None:
@@ -210,7 +210,11 @@ def facts(costs: "Costs") -> dict[str, str]:
         "steps, median": ", ".join(f"{1e3 * median(times):.2f}" for times in costs.compute_s) + " ms, by worker",
         "message": f"{1e3 * costs.latency_s:.3f} ms and {costs.message_bytes:,.0f} bytes",
         "link": ", ".join(dict.fromkeys(f"{rate * 8e-6:g} Mbit/s" for rate in costs.bandwidths)),
-        "server": f"{1e3 * costs.service_s:.3f} ms of processor time for a push",
+        "server": (
+            "not known: traces do not tell its processor time for a push, which is part of a message's"
+            if costs.service_s is None
+            else f"{1e3 * costs.service_s:.3f} ms of processor time for a push"
+        ),
         "all-reduce": f"{1e3 * costs.averaging_s:.3f} ms beside its bytes"
         + (f", {1e3 * costs.hidden_s:.3f} ms of them hidden behind the backward pass" if costs.hidden_s else ""),
         "end of an epoch": f"{1e3 * costs.epoch_end_s:.1f} ms",

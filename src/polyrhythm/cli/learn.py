@@ -78,6 +78,8 @@ def learn(
     check_read(data, plan)
     study = Study(plan, out, seed, data, jobs or -1, command=ctx.obj or "")
     study.resume() if resume else check_unstarted(study.checkpoint)
+    if on is TrialsOn.HERE:
+        fetch_data(data, plan)
     try:
         with trials_on(on, jobs), long_work(f"learn {out}", ctx.obj or "", LEARN_HEADS, ui) as board:
             told = StudyTeller(board, study, writer(log))
@@ -164,6 +166,15 @@ def check_read(data: str | None, plan: "Preset") -> None:
         raise UsageError(
             f"--data {data!r} is read by none of {', '.join(plan.families)}; leave it out, or see --families"
         )
+
+
+def fetch_data(folder: str | None, plan: "Preset") -> None:
+    """Have the data in the cache, or one line, before there are processes that read them."""
+    from polyrhythm.rl.data import image_data
+    from polyrhythm.rl.instances import family_named
+
+    for name in {family_named(name).data for name in plan.families}:
+        image_data(name, folder)
 
 
 def writer(folder: Path | None) -> Any:

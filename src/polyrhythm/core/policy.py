@@ -194,14 +194,15 @@ class Policy(ABC, Generic[State]):
 
     @property
     def spec(self) -> str:
-        """The canonical spec: the first field, unless it is a limit that is none by default, and what else differs.
+        """The canonical spec: the first field, unless it is a limit or a text that is none by default, and what else
+        differs.
 
         >>> from polyrhythm.policies import parse_policy
-        >>> parse_policy("ssp:s=3").spec, parse_policy("balanced").spec
-        ('ssp:3', 'balanced')
+        >>> parse_policy("ssp:s=3").spec, parse_policy("balanced").spec, parse_policy("rlp:only=h").spec
+        ('ssp:3', 'balanced', 'rlp:only=h')
         """
         given = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]
-        first = [text(value) for _, value, default in given[:1] if not value == default == math.inf]
+        first = [text(value) for _, value, default in given[:1] if value != default or value not in ("", math.inf)]
         others = [f"{name}={text(value)}" for name, value, default in given[1:] if value != default]
         arguments = ",".join(first + others)
         name = name_of(self)

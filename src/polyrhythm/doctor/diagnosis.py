@@ -189,8 +189,9 @@ def facts(evidence: Evidence, rows: Sequence[Prospect]) -> dict[str, str]:
         said["overlap"] = f"{share(evidence.overlap)} of the exchange is hidden behind the backward pass"
     if evidence.batch_size:
         rate = len(evidence.ranks) * evidence.batch_size / float(step_s.mean())
-        said["today"] = f"{rate:,.0f} samples/s measured"
+        name, known = ("under bsp", "worked out") if evidence.equalised else ("today", "measured")
+        said[name] = f"{rate:,.0f} samples/s {known}"
         today = next((row for row in rows if row.policy == TODAY), None)
         if today:
-            said["today"] += f", {today.samples_per_s / rate - 1:+.1%} in the simulator"
+            said[name] += f", {today.samples_per_s / rate - 1:+.1%} in the simulator"
     return said

@@ -63,6 +63,7 @@ class Evidence:
         batch_size: samples of a step of one rank; None where nobody knows.
         epoch_samples: of the data set; None where nobody knows.
         synchronous: every step ends in an exchange of all.
+        equalised: times are worked out for equal mini-batches from those of unequal ones.
         detail: computing by section of the loop, where the source tells them apart.
         overlap: share of the exchange that the backward pass hid; None where nobody knows.
         wall_s: of all steps together, as the source has measured it.
@@ -80,6 +81,7 @@ class Evidence:
     batch_size: int | None = None
     epoch_samples: int | None = None
     synchronous: bool = True
+    equalised: bool = False
     detail: Mapping[str, StepTimes] = field(default_factory=dict)
     overlap: float | None = None
     wall_s: float = 0.0

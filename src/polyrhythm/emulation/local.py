@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import cache
+from glob import escape
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -355,6 +356,8 @@ def keep_traces(folder: Path, trace: Path | None) -> str | None:
     if trace is None:
         return None
     trace.parent.mkdir(parents=True, exist_ok=True)
+    for earlier in trace.parent.glob(f"{escape(trace.stem)}-phase-[0-9]*{trace.suffix}"):
+        earlier.unlink()
     for source in folder.glob("*.jsonl"):
         number = int(source.stem.rpartition("-")[2])
         shutil.move(source, trace if number == 1 else trace.with_stem(f"{trace.stem}-phase-{number}"))

@@ -21,6 +21,8 @@ downloaded."""
 HALVED = ("fashion-mnist",)
 """Data sets whose images are averaged down by half."""
 
+GIVEN_BY = "--data (in Python, folder)"
+"""What names the folder of a data set."""
 TRAIN_SAMPLES = 20_000
 """At most so many samples of a set are kept to learn from."""
 PROBE_SAMPLES = 400
@@ -44,7 +46,7 @@ def image_data(name: str, folder: str | None = None) -> Task:
         return digits_task()
     if folder is not None:
         folder = str(Path(folder).resolve())
-    task = image_task(IMAGE_SETS[SETS[name]], "mlp", folder)
+    task = image_task(replace(IMAGE_SETS[SETS[name]], given_by=GIVEN_BY), "mlp", folder)
     train, test = task.train.first(TRAIN_SAMPLES), task.test.first(PROBE_SAMPLES)
     ready = halved if name in HALVED else prepared
     return Task(name, ready(task, train), ready(task, test), task.build)

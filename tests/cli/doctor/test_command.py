@@ -83,7 +83,11 @@ def test_a_command_is_watched_and_what_was_seen_can_be_read_again(call: Call, tm
 def test_a_command_without_ranks_leaves_nothing_to_read(call: Call) -> None:
     done = call("doctor", "--", sys.executable, "-c", "raise SystemExit(3)")
     assert done.exit_code == 2
-    assert done.stderr.splitlines()[0] == "polyrhythm: the command ended with exit code 3"
+    assert done.stderr == (
+        "polyrhythm: the command ended with exit code 3 before a rank of it had joined a process group of at least 2\n"
+    )
+    done = call("doctor", "--", sys.executable, "-c", "")
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
     assert "has joined a process group of at least 2 under watch" in done.stderr
 
 

@@ -59,6 +59,35 @@ def test_under_an_asynchronous_policy_nobody_waits_in_an_exchange(tmp_path: Path
     assert [one.rank for one in culprits(evidence)[0]] == [2]
 
 
+def test_unequal_mini_batches_are_told_as_equal_ones(tmp_path: Path) -> None:
+    """What counts are all rounds of 12 samples, not the steps on the largest mini-batches alone."""
+    evidence = read_own([traced(tmp_path, slow_s=0.3, policy="balanced", steps=120)])
+    equal = read_own([traced(tmp_path, slow_s=0.3, steps=120)])
+    assert (evidence.ranks, evidence.steps, evidence.batch_size) == ((0, 1, 2), equal.steps, 4)
+    assert evidence.own_s.mean(axis=1) == pytest.approx(equal.own_s.mean(axis=1), rel=0.05)
+    assert evidence.waiting_s.mean(axis=1) == pytest.approx(equal.waiting_s.mean(axis=1), rel=0.05)
+    assert evidence.communication_s.mean() == pytest.approx(equal.communication_s.mean(), rel=0.05)
+    assert (evidence.equalised, equal.equalised) == (True, False)
+    assert evidence.notes == (
+        "under balanced mini-batches are unequal: what is told is of equal ones, as under bsp, if a step takes as long "
+        "as it has samples",
+    )
+    (one,) = culprits(evidence)[0]
+    assert (one.rank, one.part, one.kind) == (2, "computing", "persistent")
+
+
+def test_a_last_round_of_fewer_samples_does_not_count() -> None:
+    entries = [Entry(Joined((0, 1), 0.0), (Proceed((0, 1), shares=(6, 2)),))]
+    for clock in range(1, 61):
+        sizes = (3, 1) if clock % 20 == 0 else (6, 2)
+        for worker, samples in enumerate(sizes):
+            decisions = (Proceed((0, 1), shares=(6, 2)),) if worker else ()
+            entries.append(Entry(Report(worker, clock, 0.1 * clock, samples, 0.1), decisions))
+    evidence = evidence_of_trace(Trace(Header("balanced", Cluster(2, 4)), tuple(entries)), "a job")
+    assert evidence.steps == 60 - 3 - 1
+    assert evidence.own_s.mean(axis=1) == pytest.approx([0.1 * 4 / 6, 0.1 * 4 / 2])
+
+
 def test_the_longest_phase_counts(tmp_path: Path) -> None:
     long, short = traced(tmp_path), traced(tmp_path, policy="ssp:3", steps=10)
     evidence = read_own([short, long])

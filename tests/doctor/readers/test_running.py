@@ -1,5 +1,6 @@
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from polyrhythm.doctor.readers.running import evidence_of_looks
@@ -56,6 +57,23 @@ def test_an_asynchronous_job_is_read_as_one() -> None:
     evidence = evidence_of_looks("mine", seen)
     assert not evidence.synchronous
     assert "what is lost is what bsp would lose" in evidence.notes[-1]
+
+
+def test_unequal_mini_batches_are_told_as_equal_ones() -> None:
+    shares = {0: 10, 1: 10, 2: 4}
+    seen = [
+        msgspec.structs.replace(
+            look(number, dict.fromkeys(COMPUTE_S, 1 + 4 * number), "balanced"),
+            workers=tuple(WorkerStatus(rank, "", share * (1 + 4 * number)) for rank, share in shares.items()),
+        )
+        for number in range(3)
+    ]
+    evidence = evidence_of_looks("mine", seen)
+    assert (evidence.batch_size, evidence.equalised) == (8, True)
+    assert evidence.own_s[:, 0] == pytest.approx([0.016, 0.016, 0.1])
+    assert evidence.waiting_s[:, 0] == pytest.approx([0.084, 0.084, 0.0])
+    assert evidence.communication_s == pytest.approx(EXCHANGE_S)
+    assert evidence.notes[-1].startswith("under balanced mini-batches are unequal")
 
 
 @pytest.mark.parametrize(

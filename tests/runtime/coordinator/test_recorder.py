@@ -94,3 +94,44 @@ def test_half_a_line_of_a_coordinator_that_was_killed_is_cut_off(
     path.write_bytes(written)
     TraceFiles(str(tmp_path), "j", print).mend(3)
     assert (path.read_bytes() if path.exists() else None) == left
+
+
+def traced(folder: Path, phases: int, trainings: int = 0, killed_in: int = 0) -> None:
+    config = JobConfig(job="j", trace=str(folder))
+    recorder = JobRecorder(config, make_job(), MONITOR, trainings)
+    if killed_in:
+        recorder.mend(killed_in)
+    for phase in range(max(killed_in, 1), phases + 1):
+        recorder.begin_phase(phase, ASP(), CLUSTER, 100)
+    recorder.close({})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_trace_of_an_earlier_run_is_kept_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    traced(tmp_path, phases=2)
+    traced(tmp_path, phases=1, trainings=1)
+    first = {name: (tmp_path / name).read_text() for name in names(tmp_path)}
+    assert [*first] == ["j-phase-1.jsonl", "j-phase-2.jsonl", "j-training-2-phase-1.jsonl"]
+    for other in ("k-phase-1.jsonl", "jj-phase-1.jsonl", "j-phase-1.json", "j-other-phase-1.jsonl"):
+        (tmp_path / other).touch()
+    assert not caplog.records
+    for number in (1, 2):
+        with caplog.at_level(logging.WARNING):
+            traced(tmp_path, phases=1)
+        said = f"traces of an earlier run of job j were moved to {tmp_path}/j-earlier-{number}"
+        assert caplog.records[-1].message == said
+    assert len(caplog.records) == 2
+    assert {name: (tmp_path / "j-earlier-1" / name).read_text() for name in names(tmp_path / "j-earlier-1")} == first
+    assert names(tmp_path / "j-earlier-2") == ["j-phase-1.jsonl"]
+    others = ["j-other-phase-1.jsonl", "j-phase-1.json", "j-phase-1.jsonl", "jj-phase-1.jsonl", "k-phase-1.jsonl"]
+    assert names(tmp_path) == sorted([*others, "j-earlier-1", "j-earlier-2"])
+
+
+def test_a_coordinator_that_goes_on_keeps_the_traces_of_the_one_before_it(tmp_path: Path) -> None:
+    traced(tmp_path, phases=2)
+    traced(tmp_path, phases=3, killed_in=3)
+    traced(tmp_path, phases=4, killed_in=4)
+    assert names(tmp_path) == [f"j-phase-{number}.jsonl" for number in range(1, 5)]

@@ -110,9 +110,14 @@ def watch(command: list[str], keep: Path | None, specs: list[str], aside: bool) 
             for old in keep.glob("*.ring"):
                 old.unlink()
         code = run_watched(command, folder, aside)
+        there = any(folder.glob("*.ring"))
+        if code and not there:
+            raise TraceError(
+                f"the command ended with exit code {code} before a rank of it had joined a process group of at least 2"
+            )
         if code:
             say(f"the command ended with exit code {code}")
-        if not any(folder.glob("*.ring")):
+        if not there:
             raise TraceError(
                 f"no rank of {command[0]!r} has joined a process group of at least 2 under watch; does it start its "
                 "ranks with Python on this host, and not with -I or -S?"

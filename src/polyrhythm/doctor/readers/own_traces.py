@@ -1,6 +1,6 @@
 """Evidence from the traces that `polyrhythm run --trace` and the simulator keep: one file a phase."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -17,13 +17,22 @@ LARGEST = 2 << 30
 """Bytes of a file that fits into memory as events."""
 
 
+EQUALISED = (
+    "under {} mini-batches are unequal: what is told is of equal ones, as under bsp, if a step takes as long as it has "
+    "samples"
+)
+
+
 class TracedStep(NamedTuple):
-    """One step: when it began, what the worker did itself, and how long it stood in or before the exchange."""
+    """One step: when it began, what the worker did itself, how long it stood in or before the exchange, and its
+    samples.
+    """
 
     start_s: float
     compute_s: float
     transfer_s: float
     stood_s: float
+    samples: int
 
 
 RankSteps: TypeAlias = dict[int, list[TracedStep]]
@@ -85,20 +94,22 @@ def check_one_job(folder: Path, jobs: Mapping[Path, str | None]) -> None:
 
 def evidence_of_trace(trace: Trace, name: str, notes: tuple[str, ...] = ()) -> Evidence:
     stretches = whole_steps(trace)
+    unequal = deals_shares(trace)
     made = max(stretches, key=lambda made: (fewest(made), len(made)))
     if len(made) < 2:
         raise TraceError(f"{name}: has steps of {len(made)} workers, and it takes 2 to compare; trace a whole job")
     synchronous = is_synchronous(trace)
     rows = together(made) if synchronous else in_order(made)
     ranks = sorted(rows)
-    table = np.array([rows[rank] for rank in ranks], dtype=float).reshape(len(ranks), len(rows[ranks[0]]), 4)
+    table = np.array([rows[rank] for rank in ranks], dtype=float).reshape(len(ranks), len(rows[ranks[0]]), 5)
     cluster, policy = trace.header.cluster, trace.header.policy
     return evidence_of_table(
         f"{name}, under {policy}",
         ranks,
-        table,
+        table[:, :, :4],
         synchronous,
         policy,
+        samples=table[:, :, 4] if unequal else None,
         batch_size=cluster.batch_size,
         epoch_samples=cluster.dataset_samples,
         notes=(*notes, *left_out(stretches, made, table.shape[1])),
@@ -142,9 +153,18 @@ def evidence_of_table(
     epoch_samples: int | None,
     hosts: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
+    samples: StepTimes | None = None,
 ) -> Evidence:
-    """Steps by rank and number: when each began, and its seconds of computing, of transfer and of standing."""
+    """Steps by rank and number: when each began, and its seconds of computing, of transfer and of standing.
+
+    With `samples` of unequal mini-batches, the evidence is that of equal ones.
+    """
     start_s, compute_s, transfer_s, stood_s = np.moveaxis(table, 2, 0)
+    if samples is not None:
+        compute_s = compute_s * samples.mean(axis=0) / np.maximum(samples, 1)
+        own_s = compute_s + transfer_s
+        stood_s = stood_s.min(axis=0) + own_s.max(axis=0) - own_s
+        notes = (*notes, EQUALISED.format(policy))
     if not synchronous:
         notes = (*notes, f"under {policy} nobody waits in each step: what is lost is what bsp would lose")
     shared_s, moved_s = shared(stood_s, synchronous), shared(transfer_s, synchronous)
@@ -160,6 +180,7 @@ def evidence_of_table(
         batch_size,
         epoch_samples,
         synchronous,
+        equalised=samples is not None,
         notes=notes,
     )
 
@@ -200,6 +221,21 @@ class Members:
         return self.there != before
 
 
+def deals_shares(trace: Trace) -> bool:
+    """Whether mini-batches of a round are unequal, as under balanced."""
+    return any(isinstance(each, Proceed) and each.shares for _, decisions in trace.entries for each in decisions)
+
+
+def of_whole_rounds(made: RankSteps) -> RankSteps:
+    """The steps of rounds with as many samples as any has; the last one of an epoch has fewer."""
+    totals = Counter[float]()
+    for steps in made.values():
+        for step in steps:
+            totals[step.start_s] += step.samples
+    whole = max(totals.values(), default=0)
+    return {rank: [step for step in steps if totals[step.start_s] == whole] for rank, steps in made.items()}
+
+
 def whole_steps(trace: Trace) -> list[RankSteps]:
     """Steps on whole mini-batches by worker, but for the first of each epoch, before which the workers stand still.
 
@@ -211,6 +247,7 @@ def whole_steps(trace: Trace) -> list[RankSteps]:
     released: dict[int, float] = {}
     pending: dict[int, TracedStep] = {}
     first: set[int] = set()
+    unequal = deals_shares(trace)
     size = max((event.samples for event, _ in trace.entries if isinstance(event, Report)), default=0)
     for event, decisions in trace.entries:
         if members.see(event):
@@ -222,7 +259,7 @@ def whole_steps(trace: Trace) -> list[RankSteps]:
             pending.clear()
         elif isinstance(event, Report) and event.worker in released:
             step = traced(event, released[event.worker])
-            if event.samples == size and event.worker not in first:
+            if (unequal or event.samples == size) and event.worker not in first:
                 pending[event.worker] = step
             first.discard(event.worker)
         for decision in decisions:
@@ -231,7 +268,7 @@ def whole_steps(trace: Trace) -> list[RankSteps]:
                     released[worker] = event.time_s
                     if step_made := pending.pop(worker, None):
                         stretches[-1][worker].append(until(step_made, event.time_s))
-    return stretches
+    return [of_whole_rounds(made) for made in stretches] if unequal else stretches
 
 
 def until(step: TracedStep, released_s: float) -> TracedStep:
@@ -243,4 +280,4 @@ def until(step: TracedStep, released_s: float) -> TracedStep:
 def traced(report: Report, released_s: float) -> TracedStep:
     """A report's step; what it took beside computing, transfers and waiting was the worker's own, too."""
     rest_s = report.time_s - released_s - report.step_s - report.transfer_s - report.wait_s
-    return TracedStep(released_s, report.step_s + max(0.0, rest_s), report.transfer_s, report.wait_s)
+    return TracedStep(released_s, report.step_s + max(0.0, rest_s), report.transfer_s, report.wait_s, report.samples)

@@ -29,12 +29,13 @@ START_S = 30.0
 
 
 class LiveStep(NamedTuple):
-    """The mean step of a worker between two looks: when, computing, transfer, wait."""
+    """The mean step of a worker between two looks: when, computing, transfer, wait, samples."""
 
     start_s: float
     compute_s: float
     transfer_s: float
     wait_s: float
+    samples: float
 
 
 def watch_job(address: Address, seconds: float) -> Evidence:
@@ -78,12 +79,13 @@ def evidence_of_looks(job: str, looks: Sequence[Status]) -> Evidence:
     return evidence_of_table(
         f"job {job}, {len(same)} looks at it, under {latest.policy}",
         ranks,
-        steps,
+        steps[:, :, :4],
         policy.traits.steady,
         latest.policy,
         batch_size=batch_of(same[0], latest),
         epoch_samples=latest.dataset_samples or None,
         hosts=hosts_of(latest, ranks),
+        samples=steps[:, :, 4] if policy.traits.steady and policy.traits.shares else None,
         notes=(f"a step here is the mean of those between two looks; {made} were made by all ranks together",),
     )
 
@@ -109,15 +111,22 @@ def steps(status: Status, rank: int) -> int:
 
 def between(before: Status, after: Status) -> dict[int, LiveStep] | None:
     """Mean steps by rank; None if one of them has started anew."""
-    found = {}
+    found, made = {}, samples_between(before, after)
     for rank in after.members:
         early, late = before.arrivals[rank], after.arrivals[rank]
         count = late.steps - early.steps
         means = [(total(late, name) - total(early, name)) / count for name in ("compute_s", "transfer_s", "wait_s")]
         if min(means) < -1e-9:
             return None
-        found[rank] = LiveStep(before.time_s, *(max(0.0, mean) for mean in means))
+        compute_s, transfer_s, wait_s = (max(0.0, mean) for mean in means)
+        found[rank] = LiveStep(before.time_s, compute_s, transfer_s, wait_s, made.get(rank, 0) / count)
     return found
+
+
+def samples_between(first: Status, last: Status) -> dict[int, int]:
+    """What each rank has processed between two looks."""
+    before = {worker.rank: worker.samples for worker in first.workers}
+    return {worker.rank: worker.samples - before.get(worker.rank, worker.samples) for worker in last.workers}
 
 
 def total(lateness: Lateness, name: str) -> float:
@@ -128,9 +137,7 @@ def total(lateness: Lateness, name: str) -> float:
 def batch_of(first: Status, last: Status) -> int | None:
     """Samples of a step of one rank, mean."""
     made = sum(steps(last, rank) - steps(first, rank) for rank in last.members)
-    before = {worker.rank: worker.samples for worker in first.workers}
-    samples = sum(worker.samples - before.get(worker.rank, worker.samples) for worker in last.workers)
-    return round(samples / made) or None if made else None
+    return round(sum(samples_between(first, last).values()) / made) or None if made else None
 
 
 def hosts_of(status: Status, ranks: Sequence[int]) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 import contextlib
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -44,7 +46,7 @@ class JobRecorder:
         self.stragglers = Stragglers(tell=self._tell_late, least_s=LEAST_LATE_S)
         self._gauge = Gauge(self.stragglers) if config.figures is not None else None
         name = f"{config.job}-training-{trainings + 1}" if trainings else config.job
-        self._traces = TraceFiles(config.trace, name, log.warning)
+        self._traces = TraceFiles(config.trace, name, log.warning, goes_on=trainings > 0)
         self._idle_until_s = 0.0
         self._finite = True
         self.backlog: list[tuple[Event | int, Any]] = []
@@ -184,15 +186,17 @@ class TraceFiles:
         folder: of the files; None for none.
         job: id of the job.
         tell: is given the line.
+        goes_on: whether files of this job are those of this run.
     """
 
-    def __init__(self, folder: str | None, job: str, tell: Callable[[str], None]) -> None:
-        self._folder, self._job, self._tell = folder, job, tell
+    def __init__(self, folder: str | None, job: str, tell: Callable[[str], None], goes_on: bool = False) -> None:
+        self._folder, self._job, self._tell, self._goes_on = folder, job, tell, goes_on
         self._stream: TextIO | None = None
         self._writer: TraceWriter | None = None
 
     def mend(self, number: int) -> None:
         """A coordinator was killed while it wrote the trace of this phase: cut off what is half a line."""
+        self._goes_on = True
         path = Path(self._folder or "") / f"{self._job}-phase-{number}.jsonl"
         try:
             if self._folder is not None and path.exists():
@@ -208,11 +212,17 @@ class TraceFiles:
         folder = Path(self._folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._set_aside_earlier(folder)
             self._stream = open(folder / f"{self._job}-phase-{number}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
             about = {"job": self._job, **({"state": state} if state else {})}
             self._writer = TraceWriter(self._stream, Header(policy.recorded, cluster, about))
         except OSError as error:
             self._give_up(error)
+
+    def _set_aside_earlier(self, folder: Path) -> None:
+        if not self._goes_on and (aside := set_aside(folder, self._job)):
+            self._tell(f"traces of an earlier run of job {self._job} were moved to {aside}")
+        self._goes_on = True
 
     def remark(self, text: str) -> None:
         if self._writer is not None:
@@ -242,3 +252,20 @@ class TraceFiles:
                 stream.close()
         self._tell(f"the trace in {self._folder} cannot be written: {error.strerror}; the job goes on without it")
         self._folder = None
+
+
+def set_aside(folder: Path, job: str) -> Path | None:
+    """Move what an earlier run of this job has traced to a folder of its own; that folder, if there was something.
+
+    The earlier run may have had more phases, or more trainings; a reader would take them for phases of this one.
+    """
+    name = re.compile(rf"{re.escape(job)}(-training-\d+)?-phase-\d+\.jsonl")
+    earlier = [path for path in folder.iterdir() if name.fullmatch(path.name) and path.is_file()]
+    if not earlier:
+        return None
+    names = (folder / f"{job}-earlier-{number}" for number in count(1))
+    aside = next(path for path in names if not path.exists())
+    aside.mkdir()
+    for path in earlier:
+        path.rename(aside / path.name)
+    return aside

@@ -203,10 +203,8 @@ class Stepped(ControlMessage):
 
 
 class CollectiveFailed(ControlMessage):
-    """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`.
-
-    Some of its last step may have succeeded; `exchanged`, `shared`, `records`: see `Stepped`. `broken`: by the policy.
-    """
+    """An exchange of this phase has failed after `completed` steps; the worker waits for a new `Phase`. Of its last
+    step some may have succeeded; fields of `Stepped` are as there. `broken`: by the policy."""
 
     phase: Natural
     completed: Natural
@@ -215,6 +213,7 @@ class CollectiveFailed(ControlMessage):
     shared: bool = False
     records: bytes = b""
     broken: bool = False
+    skipped: bool = False
 
 
 class AtEnd(ControlMessage):

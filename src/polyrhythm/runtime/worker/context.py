@@ -196,12 +196,14 @@ class WorkerContext:
         shared: bool = False,
         records: bytes = b"",
         broken: bool = False,
+        skipped: bool = False,
     ) -> None:
         """Tell the coordinator that the phase has failed here; whoever waits goes on waiting."""
         assert self.phase is not None
         self.collective_failed = True
         self.exchange.part()
-        self.client.send(CollectiveFailed(self.phase.number, completed, detail, exchanged, shared, records, broken))
+        told = exchanged, shared, records, broken, skipped
+        self.client.send(CollectiveFailed(self.phase.number, completed, detail, *told))
 
 
 class StepMode(Protocol):

@@ -305,7 +305,7 @@ class SynchronousMode:
                 context.exchange.check_equal()
         except (GroupError, CoordinatorLostError) as error:
             reached = self._note(step, gradients, shared, skipped)
-            context.report_failed_collective(step + 1, str(error), reached, shared, self._records)
+            context.report_failed_collective(step + 1, str(error), reached, shared, self._records, skipped=skipped)
             context.wait()
             return
         wait_s = context.exchanged_s + context.clock() - waited_from

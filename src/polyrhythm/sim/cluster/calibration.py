@@ -48,7 +48,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         compute_s: quantiles of the durations of each worker's steps, without exchange.
         latency_s: of a message between a worker and the server, beside its bytes.
-        service_s: the server's processor time for a push.
+        service_s: the server's processor time for a push; None where nobody has measured it, so that it is part of
+            `latency_s`.
         averaging_s: of an all-reduce, beside its bytes.
         hidden_s: what of one of gradients passes while others are still computed.
         epoch_end_s: from the last report of an epoch to the first step of the next one.
@@ -58,7 +59,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
     compute_s: list[list[float]]
     latency_s: float
-    service_s: float
+    service_s: float | None
     averaging_s: float
     hidden_s: float = 0.0
     epoch_end_s: float
@@ -129,14 +130,16 @@ def by_worker(trace: Trace, workers: int) -> list[list[ObservedStep]]:
     return steps
 
 
-def measure(traces: Mapping[str, Trace], bandwidths: list[float], message_bytes: float, server_busy_s: float) -> Costs:
+def measure(
+    traces: Mapping[str, Trace], bandwidths: list[float], message_bytes: float, server_busy_s: float | None
+) -> Costs:
     """The costs.
 
     Args:
         traces: of the runs under `STEPS`, `ALL_REDUCE` and `MESSAGES`.
         bandwidths: of each worker's link as stated, bytes/s.
         message_bytes: of the parameters.
-        server_busy_s: processor time of the server in the run under `MESSAGES`.
+        server_busy_s: processor time of the server in the run under `MESSAGES`; None where nobody knows.
     """
     workers = len(bandwidths)
     alone = [
@@ -144,8 +147,8 @@ def measure(traces: Mapping[str, Trace], bandwidths: list[float], message_bytes:
     ]
     compute_s = [np.quantile(times, np.linspace(0, 1, QUANTILES)).tolist() for times in alone]
     reports = sum(isinstance(event, Report) for event, _ in traces[MESSAGES].entries)
-    service_s = server_busy_s / reports
-    messages = extra_s(traces[MESSAGES], alone, service_s)
+    service_s = None if server_busy_s is None else server_busy_s / reports
+    messages = extra_s(traces[MESSAGES], alone, service_s or 0.0)
     measured = [effective(message_bytes, both_s) for both_s in messages]
     bandwidths = [max(pair) for pair in zip(bandwidths, measured, strict=True)]
     rests = [both_s - 2 * message_bytes / rate for rate, both_s in zip(bandwidths, messages, strict=True)]
@@ -195,7 +198,7 @@ def calibrated(scenario: Scenario, costs: Costs) -> Scenario:
     network = Network(
         message_bytes=costs.message_bytes,
         latency_s=costs.latency_s,
-        service_s=costs.service_s,
+        service_s=costs.service_s or 0.0,
         averaging="ring",
         averaging_s=costs.averaging_s,
         hidden_s=costs.hidden_s,

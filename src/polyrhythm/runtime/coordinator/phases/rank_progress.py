@@ -6,21 +6,34 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from polyrhythm.core import Ledger
-from polyrhythm.runtime.wire.protocol import Stepped
+from polyrhythm.runtime.wire.protocol import CollectiveFailed, Stepped
 
 
 @dataclass(slots=True)
 class RankProgress:
-    """One rank: steps that it has completed, how far and which by themselves it has exchanged with all, those that the
-    policy has not seen yet with their times, and whether it stands still.
+    """One rank: steps that it has completed, how far and which by themselves it has exchanged with all, those that
+    its script skipped, those that the policy has not seen yet with their times, and whether it stands still.
     """
 
     completed: int = 0
     exchanged: int = 0
     shared: set[int] = field(default_factory=set)
+    skipped: set[int] = field(default_factory=set)
     unseen: deque[tuple[float, Stepped]] = field(default_factory=deque)
     collective_failed: bool = False
     started: int = 0
+
+    def complete(self, message: Stepped, time_s: float) -> None:
+        self.completed += 1
+        self.unseen.append((time_s, message))
+        if message.skipped:
+            self.skipped.add(message.step)
+
+    def exchange(self, message: Stepped | CollectiveFailed, step: int) -> None:
+        """What the rank says after this step."""
+        self.exchanged = max(self.exchanged, message.exchanged)
+        if message.shared:
+            self.shared.add(step)
 
 
 class StepOrder:

@@ -8,7 +8,7 @@ step. Ranks tell of their steps when the next token is due, not of each by itsel
 one left. One that is told to stop, or is at the end of the plan, averages its replica with the others' first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket, Wake
@@ -91,9 +91,7 @@ class SynchronousPhase(PhaseKind):
     def stepped(self, worker: int, message: Stepped) -> None:
         progress = self._progress[worker]
         self._complete(progress, message, self._pace.time_of(worker, message.at_s, self._job.clock()))
-        progress.exchanged = max(progress.exchanged, message.exchanged)
-        if message.shared:
-            progress.shared.add(message.step)
+        progress.exchange(message, message.step)
         if progress.completed + self._pace.ahead > self._granted:
             self._send_tokens()
         self._show_policy()
@@ -101,11 +99,10 @@ class SynchronousPhase(PhaseKind):
     def collective_failed(self, worker: int, message: CollectiveFailed) -> None:
         """A rank stands still because an exchange has failed; it has done some steps by itself."""
         progress = self._progress[worker]
-        progress.exchanged = max(progress.exchanged, message.exchanged)
-        if message.shared:
-            progress.shared.add(message.completed - 1)
+        progress.exchange(message, message.completed - 1)
         for step in range(progress.completed, message.completed):
-            self._complete(progress, self._inferred(worker, step), self._job.clock())
+            skipped = message.skipped and step + 1 == message.completed
+            self._complete(progress, self._inferred(worker, step, skipped), self._job.clock())
         progress.collective_failed = True
 
     def returned(self, worker: int, message: Returned) -> None:
@@ -117,8 +114,7 @@ class SynchronousPhase(PhaseKind):
         for since, shares in message.shares[len(self._shares.since) - 1 :]:
             self._shares.change(since, shares)
         for step in range(message.completed):
-            told = Stepped(step, self._samples(worker, step), 0.0, skipped=step in message.skipped)
-            self._complete(progress, told, self._job.clock())
+            self._complete(progress, self._inferred(worker, step, step in message.skipped), self._job.clock())
         progress.exchanged, progress.shared = message.exchanged, {*message.shared}
         progress.collective_failed = True
 
@@ -202,7 +198,9 @@ class SynchronousPhase(PhaseKind):
         for worker in self._lost:
             self._job.give_back(self._batches(worker, exchanged, furthest))
             completed = self._progress[worker].completed
-            self._job.samples -= count_samples(self._batches(worker, exchanged, completed))
+            made = count_samples(self._made(worker, exchanged, completed))
+            self._job.samples -= made
+            self._job.skipped_samples -= count_samples(self._batches(worker, exchanged, completed)) - made
             unheard = [step for step in self._shared if step >= max(completed, exchanged)]
             self._job.samples += sum(self._samples(worker, step) for step in unheard)
         for worker, progress in self._live():
@@ -218,7 +216,7 @@ class SynchronousPhase(PhaseKind):
 
     def unsynchronised(self) -> dict[int, tuple[SampleRange, ...]]:
         """Positions that so far only the replica of one live rank has seen, because an exchange has failed."""
-        return {worker: self._batches(worker, self._exchanged, p.completed) for worker, p in self._live()}
+        return {worker: self._made(worker, self._exchanged, p.completed) for worker, p in self._live()}
 
     def of_newest(self) -> tuple[SampleRange, ...]:
         """The others have what they had all exchanged, and each its own steps."""
@@ -227,13 +225,17 @@ class SynchronousPhase(PhaseKind):
             return ()
         exchanged, end = max(p.exchanged for p in others.values()), self._exchanged if self.apart else self._furthest()
         had = {worker: max(exchanged, p.completed) for worker, p in others.items()}
-        return tuple(r for w in self._members for r in self._batches(w, had.get(w, exchanged), end))
+        return tuple(r for w in self._members for r in self._made(w, had.get(w, exchanged), end))
 
-    def _batches(self, worker: int, first: int, end: int) -> tuple[SampleRange, ...]:
+    def _batches(self, worker: int, first: int, end: int, but: Container[int] = ()) -> tuple[SampleRange, ...]:
         """Positions of one rank from step `first` to step `end`, exclusive, that were not shared by themselves."""
         index, shared = self._members.index(worker), self._shared
-        steps = (step for step in range(first, end) if step not in shared)
+        steps = (step for step in range(first, end) if step not in shared and step not in but)
         return tuple(sample_range for step in steps for sample_range in self._shares.batch(step, index))
+
+    def _made(self, worker: int, first: int, end: int) -> tuple[SampleRange, ...]:
+        """The same without those that its script skipped."""
+        return self._batches(worker, first, end, self._progress[worker].skipped)
 
     def _samples(self, worker: int, step: int) -> int:
         return count_samples(self._shares.batch(step, self._members.index(worker)))
@@ -305,18 +307,15 @@ class SynchronousPhase(PhaseKind):
         return max([self._exchanged, *(step + 1 for step in self._shared)])
 
     def _complete(self, progress: RankProgress, message: Stepped, time_s: float) -> None:
-        progress.completed += 1
-        progress.unseen.append((time_s, message))
+        progress.complete(message, time_s)
         if message.skipped:
             self._job.skipped_samples += message.samples
         else:
             self._job.samples += message.samples
 
-    def _inferred(self, worker: int, step: int) -> Stepped:
-        """A step that must have happened, but whose message was lost with its worker or replaced by
-        `CollectiveFailed`.
-        """
-        return Stepped(step, self._samples(worker, step), 0.0)
+    def _inferred(self, worker: int, step: int, skipped: bool = False) -> Stepped:
+        """A step that must have happened, but whose message was replaced, or lost with its worker: skipped or not."""
+        return Stepped(step, self._samples(worker, step), 0.0, skipped=skipped)
 
     def _catch_up(self) -> None:
         """An exchange that succeeded for one rank had everyone's contribution: complete those steps for all."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from polyrhythm.errors import DataError
 from polyrhythm.training.data.task import Split, Task
+from polyrhythm.training.data.tasks.download import download_if_reached
 from polyrhythm.training.models import vision_model
 
 IMAGE_COLUMNS = ("image", "img")
@@ -29,14 +30,17 @@ SPLITS = ("train", "test")
 class ImageSet:
     """A data set of square images in ten classes: its repository on huggingface.co and its format.
 
-    `halvings` is how often each square of four pixels becomes one, their mean.
+    `halvings` is how often each square of four pixels becomes one, their mean; a user gives a folder of it by the name
+    `given_by`.
     """
 
     name: str
     repository: str
     channels: int
     side: int
-    halvings: int = field(default=0, repr=False)  # of files and decoded tensors, which do not depend on it
+    # Not shown, as the cache's files do not depend on them.
+    halvings: int = field(default=0, repr=False)
+    given_by: str = field(default="training.data", repr=False)
 
     @property
     def mode(self) -> str:
@@ -157,11 +161,12 @@ def download(kind: ImageSet, split: str) -> Iterable[tuple[Any, int]]:
     """The same by download."""
     datasets = needed("datasets")
     try:
-        table = datasets.load_dataset(kind.repository, split=split)
+        with download_if_reached():
+            table = datasets.load_dataset(kind.repository, split=split)
     except (OSError, ValueError) as error:
         raise DataError(
             f"{kind.name} could not be downloaded ({type(error).__name__}: {' '.join(str(error).split())}); "
-            "give training.data, a folder with its parquet files"
+            f"give {kind.given_by}, a folder with its parquet files"
         ) from error
     image = image_column(table.column_names, kind.repository)
     table = table.cast_column(image, datasets.Image(decode=False))
