@@ -150,7 +150,16 @@ def test_no_module_imports_itself_through_others() -> None:
     assert len(list(TopologicalSorter(graph).static_order())) == len(modules)
 
 
-@pytest.mark.parametrize("module", ["polyrhythm", "polyrhythm.policies", "polyrhythm.cli"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "polyrhythm",
+        "polyrhythm.policies",
+        "polyrhythm.cli",
+        "polyrhythm.live.__main__",
+        "polyrhythm.runtime.launch.torchrun",
+    ],
+)
 def test_torch_is_not_imported_before_it_is_needed(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,7 +1,5 @@
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from polyrhythm.doctor.readers import kineto
 from polyrhythm.doctor.readers.kineto import read_kineto
 from polyrhythm.errors import TraceError
 from tests.doctor.jobs import EXCHANGE_S, drawn
+from tests.runtime.script.runs import plain
 
 ROOT = Path(__file__).parents[3]
 OPTIMIZER_S, LOADING_S = 0.001, 0.002
@@ -170,9 +169,8 @@ def test_a_packed_file_that_is_cut_off_says_so(tmp_path: Path) -> None:
 
 def test_traces_of_real_ranks_are_read(tmp_path: Path) -> None:
     """The script for torchrun under torch.profiler; the wall clock is that between its optimizer's steps."""
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(ROOT / "examples/profiled.py")]
-    script = [str(ROOT / "examples/train_ddp.py"), "--epochs", "1", "--repeat", "2"]
-    subprocess.run([sys.executable, *words, str(tmp_path), *script], check=True, capture_output=True)
+    script = str(ROOT / "examples/train_ddp.py"), "--epochs", "1", "--repeat", "2"
+    plain(tmp_path, str(ROOT / "examples/profiled.py"), str(tmp_path), *script, ranks=4, stand_in=False)
     evidence = read_kineto(sorted(tmp_path.glob("*.json")))
     ends = sorted(
         one["ts"] + one["dur"]

@@ -11,6 +11,7 @@ from polyrhythm.doctor.culprits import culprits
 from polyrhythm.doctor.readers.rings import read_rings
 from polyrhythm.doctor.watch.attach import run_watched, watched_environment
 from polyrhythm.errors import UsageError
+from tests.runtime.script.runs import plain
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = str(ROOT / "benchmarks" / "_slow_rank.py")
@@ -34,7 +35,7 @@ def torchrun(ranks: int, *words: str) -> list[str]:
 
 def test_parameters_are_the_same_bytes_with_the_watcher(tmp_path: Path) -> None:
     words = "--steps", "40", "--step-ms", "0"
-    subprocess.run(torchrun(2, *words, "--save", str(tmp_path / "alone.raw")), check=True, capture_output=True)
+    plain(tmp_path, SCRIPT, *words, "--save", str(tmp_path / "alone.raw"), stand_in=False)
     assert run_watched(torchrun(2, *words, "--save", str(tmp_path / "watched.raw")), tmp_path) == 0
     assert (tmp_path / "watched.raw").read_bytes() == (tmp_path / "alone.raw").read_bytes()
     evidence = read_rings(sorted(tmp_path.glob("*.ring")))
@@ -45,7 +46,7 @@ def test_parameters_are_the_same_bytes_with_the_watcher(tmp_path: Path) -> None:
 def test_exchanges_on_a_device_are_timed_by_events_and_change_nothing(tmp_path: Path) -> None:
     """With the stand-in for CUDA, whose events are the host's clock; torch's own stamps are not asked for."""
     words = "--steps", "40", "--step-ms", "5"
-    subprocess.run(torchrun(2, *words, "--save", str(tmp_path / "alone.raw")), check=True, capture_output=True)
+    plain(tmp_path, SCRIPT, *words, "--save", str(tmp_path / "alone.raw"), stand_in=False)
     script = tmp_path / "on_events.py"
     script.write_text(ON_EVENTS.format(script=SCRIPT), encoding="utf-8")
     command = [*torchrun(2)[:-1], str(script), *words, "--save", str(tmp_path / "watched.raw")]

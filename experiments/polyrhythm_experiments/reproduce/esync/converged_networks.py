@@ -62,7 +62,7 @@ def deeper_trials(lab: Lab) -> dict[str, Trial]:
 
 
 def to_convergence(lab: Lab, rate: float = LAST_RATE, model: str = "mlp") -> Scenario:
-    longest_s = LAST_S if lab.quick else LAST_S * LONGEST
+    longest_s = LAST_S / 4 if lab.quick else LAST_S * LONGEST
     return trained(lab, seconds=longest_s, every=120_000, rate=rate, model=model, samples=500_000_000)
 
 

@@ -76,7 +76,7 @@ def language_trials(lab: Lab) -> dict[str, Trial]:
 
 def reading(lab: Lab, policy: str, path: str, size: tuple[int, int] = (WORKERS, STEPS), **training: Any) -> Scenario:
     """A small Transformer on the words of a file; `size` has the workers and their steps."""
-    settings = {"optimizer": "Adam", "learning_rate": RATE, "batch_size": BATCH, **training}
+    settings = {"optimizer": "Adam", "learning_rate": RATE, "batch_size": 2 if lab.quick else BATCH, **training}
     workers, steps = size
     return cluster(
         lab,

@@ -20,8 +20,7 @@ from polyrhythm.runtime.server.shard import warm_up
 from polyrhythm.runtime.wire.connection import BACKLOG
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Address
-from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
-from polyrhythm.runtime.wire.shared_memory import AVAILABLE
+from polyrhythm.runtime.wire.recovery.memory import AVAILABLE, RecoveryMemory
 
 
 class CoordinatorOrder(msgspec.Struct, frozen=True):

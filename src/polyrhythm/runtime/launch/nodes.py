@@ -9,7 +9,7 @@ from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.launch.counts import read_hosts
 from polyrhythm.runtime.wire.connection import parse_address
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.wire.shared_memory import AVAILABLE
+from polyrhythm.runtime.wire.recovery.memory import AVAILABLE
 
 DEFAULT_PORT = 29400
 """Port of the coordinator if the endpoint names none; torchrun's for its own meeting point."""

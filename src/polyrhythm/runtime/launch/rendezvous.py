@@ -27,9 +27,8 @@ from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
 from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.rate_limit import pace
-from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
+from polyrhythm.runtime.wire.recovery.memory import AVAILABLE, RecoveryMemory
 from polyrhythm.runtime.wire.setting_values import check_job_name
-from polyrhythm.runtime.wire.shared_memory import AVAILABLE
 from polyrhythm.runtime.wire.tls.cover import take_up
 from polyrhythm.runtime.wire.tls.files import files_of
 from polyrhythm.runtime.wire.tls.wrapping import called

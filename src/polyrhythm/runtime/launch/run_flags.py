@@ -1,14 +1,19 @@
 """The command line of ``polyrhythm run``: torchrun's flags and ours, up to the script."""
 
 import argparse
+import ast
+import importlib.util
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
 import msgspec
-from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SYNC_SWITCH, read_job_file
@@ -76,7 +81,7 @@ HELP: dict[str, tuple[str | None, str]] = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = get_args_parser()
+    parser = torchrun_parser()
     parser.prog = "polyrhythm run"
     start_method = next(action for action in parser._actions if action.dest == "start_method")
     start_method.default, start_method.help = None, "spawn: no worker is forked from a process that has imported torch"
@@ -91,6 +96,51 @@ def make_parser() -> argparse.ArgumentParser:
             ours.add_argument(flag_of(field.name), default=field.default, help=words, **form(field, metavar))
     show_ours_first(parser)
     return parser
+
+
+def torchrun_parser() -> argparse.ArgumentParser:
+    """That of the installed torch. A launcher needs nothing else of it, and its import takes two seconds and 200 MB."""
+    if "torch" not in sys.modules:
+        with suppress(AttributeError, ImportError, NameError, OSError, StopIteration, SyntaxError, TypeError):
+            return parser_from_source()
+    from torch.distributed.run import get_args_parser
+
+    return get_args_parser()
+
+
+def parser_from_source() -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = definition("torch.distributed.run", "get_args_parser")()
+    return made
+
+
+def definition(module: str, name: str) -> Any:
+    """A function or class of torch as its source has it, without an import of torch.
+
+    What the source takes from other modules of torch is defined alike.
+    """
+    root = importlib.util.find_spec(module.partition(".")[0])
+    assert root is not None
+    path = Path(root.origin or "").parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = next(node for node in tree.body if getattr(node, "name", None) == name)
+    used = {node.id for node in ast.walk(found) if isinstance(node, ast.Name)}
+    known = {bound: bring(*source) for bound, source in imports(tree).items() if bound in used}
+    exec(compile(ast.Module([found], []), path, "exec"), known)
+    return known[name]
+
+
+def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """Module and name, if one is taken from it, of what a module imports at its top, by the name that it has there."""
+    whole = [alias for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    parts = [(node.module, alias) for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    taken = {alias.asname or alias.name: (module or "", alias.name) for module, alias in parts}
+    return {alias.asname or alias.name: (alias.name, "") for alias in whole} | taken
+
+
+def bring(module: str, name: str) -> Any:
+    if name and module.partition(".")[0] == "torch":
+        return definition(module, name)
+    return getattr(import_module(module), name) if name else import_module(module)
 
 
 def form(field: msgspec.structs.FieldInfo, metavar: str | None) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from polyrhythm.errors import UsageError, did_you_mean
+from polyrhythm.runtime.wire.recovery.memory import AVAILABLE
 from polyrhythm.runtime.wire.segments import ShardSpan, cut_spans, group_sizes, shard_layout
 from polyrhythm.runtime.wire.shard_protocol import Hyperparameter, Layout, OptimizerSpec, StateShape
-from polyrhythm.runtime.wire.shared_memory import AVAILABLE, SharedVector
+from polyrhythm.runtime.wire.shared_memory import SharedVector
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.optimizer import NUMBERS, FlatOptimizer, OptimizerState, momentum_of, optimizer_class
 from polyrhythm.training.server import GlobalParameters, Push

@@ -18,9 +18,6 @@ import torch
 
 from polyrhythm.errors import FrameError, UsageError
 
-AVAILABLE: Final = hasattr(os, "memfd_create")
-"""Whether this system has anonymous shared memory; elsewhere everything travels over the socket."""
-
 HEADER_BYTES: Final = 64
 """One cache line, so that the numbers behind it are aligned to 64 bytes."""
 

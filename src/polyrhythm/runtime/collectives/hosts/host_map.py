@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrhythm.runtime.wire.rate_limit import RATE
-from polyrhythm.runtime.wire.shared_memory import AVAILABLE
+from polyrhythm.runtime.wire.recovery.memory import AVAILABLE
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACES = Path("/proc/self/ns")

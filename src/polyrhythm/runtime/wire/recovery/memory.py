@@ -9,7 +9,10 @@ import os
 from collections.abc import Iterable, Sequence
 from mmap import mmap
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+AVAILABLE: Final = hasattr(os, "memfd_create")
+"""Whether this system has anonymous shared memory; elsewhere everything travels over the socket."""
 
 HEAD = Struct("<QQQQ")
 """Number of the record, 0 if it is void; how many further parts it has; bytes of the record, and of what comes with
