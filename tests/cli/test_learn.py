@@ -1,6 +1,8 @@
 """``polyrhythm learn`` as a user calls it."""
 
+import signal
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,6 +85,19 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "begins anew\n"
     )
     assert not (tmp_path / "policy.json").exists()
+
+
+def test_sigterm_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(learn.Study, "run", lambda study: signal.raise_signal(signal.SIGTERM))
+    code, said = call(str(tmp_path / "policy.json"), "--families", "tiny", "--pretraining", "3")
+    assert (code, said) == (
+        143,
+        "polyrhythm: ended by SIGTERM after 0 of 3 jobs under fixed policies; nothing is kept yet, so the same command "
+        "begins anew\n",
+    )
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_ctrl_c_after_a_checkpoint_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What all commands share: errors of the user end in one line, and the command knows how it was called."""
 
 import shlex
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,9 @@ FAILED = 1
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as drivers have it."""
+
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code after SIGTERM, as drivers have it."""
 
 EXPERIMENTS = "the package polyrhythm-experiments; in a checkout run: pip install . ./experiments"
 ELSEWHERE = {"reproduce": EXPERIMENTS, "diagnose": EXPERIMENTS}
