@@ -1,12 +1,13 @@
 """The flags of ``polyrhythm run``, and what it takes to read them."""
 
 import argparse
+import ast
 import subprocess
 import sys
 
 from torch.distributed.run import get_args_parser
 
-from polyrhythm.runtime.launch.run_flags import parser_from_source
+from polyrhythm.runtime.launch.run_flags import imports, parser_from_source
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[dict[str, object]]:
@@ -45,3 +46,11 @@ def test_a_launcher_reads_its_command_line_without_torch() -> None:
         "sys.exit('torch' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_torch_takes_from_beside_a_module_is_not_looked_for_at_the_top() -> None:
+    """There the user may have a module of that name."""
+    assert imports(ast.parse("from .train import f\nfrom os import path as p\nimport re")) == {
+        "p": ("os", "path"),
+        "re": ("re", ""),
+    }

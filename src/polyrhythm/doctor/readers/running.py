@@ -74,7 +74,7 @@ def evidence_of_looks(job: str, looks: Sequence[Status]) -> Evidence:
     if not table:
         raise TraceError(f"job {job}: not all of its workers made steps meanwhile; look for longer, with --seconds")
     steps = np.array([[row[rank] for row in table] for rank in ranks])
-    policy = parse_policy(latest.policy)
+    policy, each = parse_policy(latest.policy), steps[:, :, 4]
     made = sum(latest.arrivals[rank].steps - same[0].arrivals[rank].steps for rank in ranks if rank in same[0].arrivals)
     return evidence_of_table(
         f"job {job}, {len(same)} looks at it, under {latest.policy}",
@@ -85,7 +85,7 @@ def evidence_of_looks(job: str, looks: Sequence[Status]) -> Evidence:
         batch_size=batch_of(same[0], latest),
         epoch_samples=latest.dataset_samples or None,
         hosts=hosts_of(latest, ranks),
-        samples=steps[:, :, 4] if policy.traits.steady and policy.traits.shares else None,
+        samples=each if policy.traits.steady and policy.traits.shares and (each > 0).all() else None,
         notes=(f"a step here is the mean of those between two looks; {made} were made by all ranks together",),
     )
 

@@ -44,10 +44,6 @@ class StepPasses:
             self._played += BACKWARD
         return self._played
 
-    def move(self, group: SwitchGroup) -> None:
-        """The next step is the first one on another group."""
-        self._group, self._launched, self._played, self.alone = group, group.launches, "", False
-
     def forward(self, before: str, exchanges: bool) -> None:
         """A forward pass has been made; `before` are those before it."""
         if exchanges:
@@ -65,14 +61,11 @@ class Attended(DistributedDataParallel):
     """A DistributedDataParallel that follows which passes a step has, and makes them with nothing.
 
     What it contributes is -0.0, which changes no bit of a sum, and is left over only where nobody contributes more.
-
-    Attributes:
-        number: the same on all members that have made it together, and on no others.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.number, group = 0, self.process_group
+        self._made_for, group = trained(self.module), self.process_group
         assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
         self.passes = StepPasses(group)
         # An array of numpy's over a gradient has its address.
@@ -85,8 +78,25 @@ class Attended(DistributedDataParallel):
         """
         self.process_group, self.require_forward_param_sync = group, True
         self.reducer._update_process_group(group)
-        self.passes.move(group)
+        self.passes = StepPasses(group)
         group.lends &= not self.gradient_as_bucket_view
+
+    @property
+    def fits(self) -> bool:
+        """Whether what it exchanges is what is trained now, and no backward pass was broken off."""
+        now = trained(self.module)
+        if len(now) != len(self._made_for) or any(a is not b for a, b in zip(now, self._made_for, strict=True)):
+            return False
+        try:
+            self._check_reducer_finalized()  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            return False
+        return True
+
+    @property
+    def state(self) -> int:
+        """What differs between members of which one has made a step more."""
+        return int(self._has_rebuilt_buckets)
 
     @property
     def why_not(self) -> str:
@@ -133,9 +143,17 @@ class Attended(DistributedDataParallel):
         return [nothing_of_rows(p) if p in sparse else p.sum() * -0.0 for p in used]
 
 
-def agree_on(group: SwitchGroup, spare: Attended | None) -> tuple[bool, int]:
-    """Whether all members have the same one left of before, in the same state; if not, the number of the next one."""
-    known = 2 * spare.number + spare._has_rebuilt_buckets if spare is not None else 0
+def trained(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def agree_on(group: SwitchGroup, known: int) -> tuple[bool, int]:
+    """Whether all members know the same, and something; if not, a number that is new to all of them.
+
+    Args:
+        group: of the members, which all call this.
+        known: below 2^49; 0 for nothing.
+    """
     said = torch.tensor([known, -known, secrets.randbits(48)], dtype=torch.float64)
     if group.generation is not None and group.generation.size > 1:
         try:

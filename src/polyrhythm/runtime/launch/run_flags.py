@@ -101,7 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
 def torchrun_parser() -> argparse.ArgumentParser:
     """That of the installed torch. A launcher needs nothing else of it, and its import takes two seconds and 200 MB."""
     if "torch" not in sys.modules:
-        with suppress(AttributeError, ImportError, NameError, OSError, StopIteration, SyntaxError, TypeError):
+        with suppress(Exception):  # another torch may have another source; what it imports has the parser in any case
             return parser_from_source()
     from torch.distributed.run import get_args_parser
 
@@ -132,7 +132,8 @@ def definition(module: str, name: str) -> Any:
 def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
     """Module and name, if one is taken from it, of what a module imports at its top, by the name that it has there."""
     whole = [alias for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
-    parts = [(node.module, alias) for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
+    parts = [(node.module, alias) for node in froms for alias in node.names]
     taken = {alias.asname or alias.name: (module or "", alias.name) for module, alias in parts}
     return {alias.asname or alias.name: (alias.name, "") for alias in whole} | taken
 

@@ -58,6 +58,8 @@ class Lane:
         self.inner: Inner | None = None
         self._spare: Inner | None = None
         """That of the phase before, until the next one."""
+        self.number = 0
+        """Of the exchange: the same on all ranks that have made it together, and on no others."""
         self.kept: dict[str, Any] = {}
         """What torch's own has said of itself, as it was made."""
         self.reducing = self.inside = False
@@ -78,16 +80,23 @@ class Lane:
     def open(self, group: ProcessGroup, *, init_sync: bool = False) -> None:
         """Exchange on this group, in the buckets of before if all its members have them; all of them call this."""
         assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
-        spare, self._spare, self.reducing = self._spare, None, True
-        same, number = agree_on(group, spare)
+        spare, self._spare = self._spare, None
+        if spare is not None and not spare.fits:
+            spare = None
+        same, number = agree_on(group, 2 * self.number + spare.state if spare is not None else 0)
         if spare is not None and same:
             spare.move(group)
             self.inner = spare
-            return
-        self.inner = Inner(self.module, process_group=group, init_sync=init_sync, **self.options)
-        self.inner.number = number
+        else:
+            spare = None  # before the next one has buckets as well
+            self.inner, self.number = self._make(group, init_sync), number
+        self.reducing = True
+
+    def _make(self, group: SwitchGroup, init_sync: bool) -> Inner:
+        made = Inner(self.module, process_group=group, init_sync=init_sync, **self.options)
         if self.hook is not None:
-            self.inner.register_comm_hook(*self.hook)
+            made.register_comm_hook(*self.hook)
+        return made
 
     def close(self) -> None:
         """Exchange nothing until it is opened again."""
@@ -218,9 +227,10 @@ class ScriptDDP(TorchDDP):
 
     def _set_static_graph(self) -> None:
         assert self._lane is not None, "a copy has no exchange"
-        self._lane.options["static_graph"] = True
+        self._lane.options["static_graph"] = self.static_graph = True
         self._lane.forget_buckets()
-        super()._set_static_graph()  # type: ignore[no-untyped-call]
+        if self._lane.inner is not None:
+            self._lane.inner._set_static_graph()  # type: ignore[no-untyped-call]
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
         raise refuse("a built-in communication hook replaces the exchange; use register_comm_hook, or --compress")

@@ -63,10 +63,10 @@ class ExchangedForward:
 class DDPExchange:
     """The model's side of collectives.
 
-    In a synchronous phase the model's forward runs through a DistributedDataParallel on the switchable group, made anew
-    for each phase: all members then start without buckets, so their layouts cannot differ. Evaluation, and forwards
-    without gradients, never communicate; gradients that come of a model in evaluation mode, or past its forward, are
-    exchanged before the step.
+    In a synchronous phase the model's forward runs through a DistributedDataParallel on the switchable group. A session
+    makes it anew for each phase: all members then start without buckets, so their layouts cannot differ. Evaluation,
+    and forwards without gradients, never communicate; gradients that come of a model in evaluation mode, or past its
+    forward, are exchanged before the step.
 
     Args:
         replica: the script's model and optimizer.

@@ -290,7 +290,7 @@ class SynchronousMode:
 
     def _complete(self, samples: int, skipped: bool) -> None:
         if self._failure is not None:
-            self._give_up(*self._failure)
+            self._give_up(*self._failure, skipped)
             return
         assert self._decided is not None, "a step is decided before it is complete"
         step, gradients, sync = self._decided
@@ -322,10 +322,15 @@ class SynchronousMode:
         elif last:
             context.may_step = False
 
-    def _give_up(self, completed: int, why: str) -> None:
+    def _give_up(self, completed: int, why: str, skipped: bool) -> None:
         """An exchange of the step has failed, or its decision: stand until there is another phase."""
+        skipped &= completed > self._completed  # else the step is none
         self._completed = completed
-        self._context.report_failed_collective(completed, why, records=self._records, broken=self._broken)
+        if skipped:
+            self._skipped.append(completed - 1)
+        self._context.report_failed_collective(
+            completed, why, records=self._records, broken=self._broken, skipped=skipped
+        )
         self._context.wait()
 
     def _tell(self, made: Stepped, token: Token | None) -> None:

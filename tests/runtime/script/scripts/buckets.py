@@ -18,10 +18,14 @@ RANK = os.environ["RANK"]
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+net[0].requires_grad_(KIND != "thawed")
 model = DistributedDataParallel(net, **OPTIONS.get(KIND, {}))
+if KIND == "static later":
+    model._set_static_graph()
 data = TensorDataset(torch.randn(240, 64), torch.randint(0, 10, (240,)))
 loader = DataLoader(data, 16, sampler=DistributedSampler(data, seed=3))
-for _ in range(2 if KIND == "twice" else 1):
+for training in range(2 if KIND in ("twice", "frozen", "thawed") else 1):
+    net[0].requires_grad_(("frozen" if training else "thawed") != KIND)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for _ in range(2):
         for x, y in loader:

@@ -39,9 +39,10 @@ def test_data_come_from_where_the_environment_says(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(socket, "create_connection", connect)
     assert not reached()
-    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example:8080")
-    assert not reached()
-    assert asked == [("huggingface.co", 443), ("mirror.example", 8080)]
+    for mirror in ("http://mirror.example:8080", "http://mirror.example"):
+        monkeypatch.setenv("HF_ENDPOINT", mirror)
+        assert not reached()
+    assert asked == [("huggingface.co", 443), ("mirror.example", 8080), ("mirror.example", 80)]
 
 
 def test_what_is_behind_a_proxy_the_client_finds_out(monkeypatch: pytest.MonkeyPatch) -> None:

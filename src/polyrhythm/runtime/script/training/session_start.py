@@ -76,11 +76,16 @@ def disjoint(
 
 
 def lanes_of(optimizer: Optimizer, lanes: Iterable[Lane]) -> list[Lane]:
-    """The wrappers of what this optimizer trains; all are closed."""
+    """The wrappers of what this optimizer trains; all are closed, and the others have no buckets any more."""
     wanted = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    trained = []
     for lane in lanes:
         lane.close()
-    return [lane for lane in lanes if not wanted.isdisjoint(lane.module.parameters())]
+        if wanted.isdisjoint(lane.module.parameters()):
+            lane.forget_buckets()
+        else:
+            trained.append(lane)
+    return trained
 
 
 def check_wrapped(optimizer: Optimizer, called: Iterable[nn.Module], lanes: Iterable[Lane], place: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-ANSWER_S = 2.0
+ANSWER_S = 5.0
 """How long it may take to accept a connection."""
 
 SWITCHES = ("datasets.config", "huggingface_hub.constants")
@@ -34,8 +34,9 @@ def reached() -> bool:
     if getproxies():
         return True
     url = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    port = url.port or (80 if url.scheme == "http" else 443)
     try:
-        socket.create_connection((url.hostname or "", url.port or 443), ANSWER_S).close()
+        socket.create_connection((url.hostname or "", port), ANSWER_S).close()
     except OSError:
         return False
     return True
