@@ -96,5 +96,33 @@ def test_a_folder_that_another_worker_has_just_made_is_there(
             folder.mkdir()
 
 
+def test_a_folder_that_another_worker_has_moved_meanwhile_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, made = tmp_path / "half", os.mkdir
+    folder.mkdir()
+
+    def too_late(path: str, mode: int = 0o777) -> None:
+        try:
+            made(path, mode)
+        finally:
+            if not (tmp_path / "moved").exists():
+                folder.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(os, "mkdir", too_late)
+    share_folders(lambda: True)
+    folder.mkdir()
+    assert folder.is_dir()
+
+
+def test_a_link_to_nothing_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to(tmp_path / "gone")
+    monkeypatch.setattr(os, "mkdir", os.mkdir)
+    share_folders(lambda: True)
+    with pytest.raises(FileExistsError):
+        link.mkdir()
+
+
 def test_with_drop_last_all_mini_batches_are_whole(tmp_path: Path) -> None:
     adapted(tmp_path, "whole.py", stand_in=False)

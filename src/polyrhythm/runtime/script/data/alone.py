@@ -8,6 +8,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -161,18 +162,29 @@ def share_folders(alone: Callable[[], bool]) -> None:
 
     @functools.wraps(original)
     def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(path, *args, **kwargs)
-        except FileExistsError:
-            if not (alone() and innermost_caller() != tempfile.__file__ and made_since(path, begun)):
-                raise  # tempfile looks for a name that nobody has
+        while True:
+            try:
+                return original(path, *args, **kwargs)
+            except FileExistsError:
+                if not alone() or innermost_caller() == tempfile.__file__:
+                    raise  # tempfile looks for a name that nobody has
+                with suppress(FileNotFoundError):  # who has made it has moved it meanwhile
+                    if made_since(path, begun):
+                        return None
+                    raise
 
     os.mkdir = mkdir
 
 
 def made_since(path: Any, moment: float) -> bool:
-    """Whether this is a folder that was not there at a moment; file systems round to 2 s at most."""
-    return Path(path).is_dir() and Path(path).stat().st_ctime >= moment - 2.0
+    """Whether this is a folder that was not there at a moment; file systems round to 2 s at most.
+
+    Raises:
+        FileNotFoundError: if there is nothing.
+    """
+    known = Path(path)
+    known.lstat()  # a link to nothing is there, and stays
+    return known.is_dir() and known.stat().st_ctime >= moment - 2.0
 
 
 def keep_quiet(rank: int, files: OwnFiles) -> None:
