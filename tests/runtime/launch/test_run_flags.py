@@ -5,6 +5,7 @@ import ast
 import subprocess
 import sys
 
+import pytest
 from torch.distributed.run import get_args_parser
 
 from polyrhythm.runtime.launch.run_flags import imports, parser_from_source
@@ -25,26 +26,26 @@ def test_torchruns_flags_are_those_of_the_installed_torch() -> None:
     assert ours.format_help() == theirs.format_help()
 
 
-def test_torchruns_variables_are_read_as_well() -> None:
-    """Each has a default of its own there, as PET_NNODES."""
-    code = (
-        "import os, sys\n"
-        "os.environ |= {'PET_NNODES': '3', 'PET_STANDALONE': '1'}\n"
-        "from polyrhythm.runtime.launch.run_flags import parser_from_source\n"
-        "read = parser_from_source().parse_args(['train.py'])\n"
-        "sys.exit((read.nnodes, read.standalone) != ('3', True))\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+VARIABLES = """
+import os, sys
+os.environ |= {"PET_NNODES": "3", "PET_STANDALONE": "1"}
+from polyrhythm.runtime.launch.run_flags import parser_from_source
+read = parser_from_source().parse_args(["train.py"])
+sys.exit((read.nnodes, read.standalone) != ("3", True))
+"""
+"""Each flag has a default of its own there, as PET_NNODES."""
+
+WITHOUT_TORCH = """
+import sys
+from polyrhythm.runtime.launch.torchrun import read_command
+read_command(["--nproc-per-node", "2", "--policy", "asp", "train.py"])
+sys.exit("torch" in sys.modules)
+"""
+"""Two seconds and 200 MB, of which a launcher needs nothing."""
 
 
-def test_a_launcher_reads_its_command_line_without_torch() -> None:
-    """Two seconds and 200 MB, of which a launcher needs nothing."""
-    code = (
-        "import sys\n"
-        "from polyrhythm.runtime.launch.torchrun import read_command\n"
-        "read_command(['--nproc-per-node', '2', '--policy', 'asp', 'train.py'])\n"
-        "sys.exit('torch' in sys.modules)\n"
-    )
+@pytest.mark.parametrize("code", [VARIABLES, WITHOUT_TORCH], ids=["torchrun's variables", "without torch"])
+def test_a_launcher_reads_its_command_line_with(code: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -93,8 +93,8 @@ def check_one_job(folder: Path, jobs: Mapping[Path, str | None]) -> None:
 
 
 def evidence_of_trace(trace: Trace, name: str, notes: tuple[str, ...] = ()) -> Evidence:
-    stretches = whole_steps(trace)
     unequal = deals_shares(trace)
+    stretches = whole_steps(trace, unequal)
     made = max(stretches, key=lambda made: (fewest(made), len(made)))
     if len(made) < 2:
         raise TraceError(f"{name}: has steps of {len(made)} workers, and it takes 2 to compare; trace a whole job")
@@ -236,7 +236,7 @@ def of_whole_rounds(made: RankSteps) -> RankSteps:
     return {rank: [step for step in steps if totals[step.start_s] == whole] for rank, steps in made.items()}
 
 
-def whole_steps(trace: Trace) -> list[RankSteps]:
+def whole_steps(trace: Trace, unequal: bool) -> list[RankSteps]:
     """Steps on whole mini-batches by worker, but for the first of each epoch, before which the workers stand still.
 
     There is one table for each time with the same workers. The wait for the others follows the report in the simulator,
@@ -247,7 +247,6 @@ def whole_steps(trace: Trace) -> list[RankSteps]:
     released: dict[int, float] = {}
     pending: dict[int, TracedStep] = {}
     first: set[int] = set()
-    unequal = deals_shares(trace)
     size = max((event.samples for event, _ in trace.entries if isinstance(event, Report)), default=0)
     for event, decisions in trace.entries:
         if members.see(event):

@@ -67,6 +67,9 @@ class Attended(DistributedDataParallel):
         super().__init__(*args, **options)
         self._made_for, group = trained(self.module), self.process_group
         assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
+        self._begin_on(group)
+
+    def _begin_on(self, group: SwitchGroup) -> None:
         self.passes = StepPasses(group)
         # An array of numpy's over a gradient has its address.
         group.lends &= not self.gradient_as_bucket_view
@@ -78,14 +81,12 @@ class Attended(DistributedDataParallel):
         """
         self.process_group, self.require_forward_param_sync = group, True
         self.reducer._update_process_group(group)
-        self.passes = StepPasses(group)
-        group.lends &= not self.gradient_as_bucket_view
+        self._begin_on(group)
 
     @property
     def fits(self) -> bool:
         """Whether what it exchanges is what is trained now, and no backward pass was broken off."""
-        now = trained(self.module)
-        if len(now) != len(self._made_for) or any(a is not b for a, b in zip(now, self._made_for, strict=True)):
+        if [*map(id, trained(self.module))] != [*map(id, self._made_for)]:
             return False
         try:
             self._check_reducer_finalized()  # type: ignore[no-untyped-call]
@@ -138,7 +139,7 @@ class Attended(DistributedDataParallel):
         # A parameter without a gradient anywhere keeps none if torch looks for those that are unused. Those of a pass
         # under no_sync it takes for used, and then each needs a gradient.
         few = self.find_unused_parameters and not self.passes.alone
-        used = [p for p in self.module.parameters() if p.requires_grad][-1 if few else 0 :]
+        used = trained(self.module)[-1 if few else 0 :]
         sparse = {each.weight for each in self.module.modules() if getattr(each, "sparse", False)}
         return [nothing_of_rows(p) if p in sparse else p.sum() * -0.0 for p in used]
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from polyrhythm.errors import GroupError
-from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended, agree_on
+from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended, agree_on, trained
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.script.notices import refuse, script_line
@@ -123,7 +123,7 @@ class Lane:
         """
         group = self.inner.process_group if self.inner is not None else None
         if isinstance(group, SwitchGroup) and group.generation is not None:
-            mean_gradients(group.generation, [p for p in self.module.parameters() if p.requires_grad])
+            mean_gradients(group.generation, trained(self.module))
         self.evaluates = False  # a GradScaler has looked; the step has them
 
     def attribute(self, name: str) -> Any:
