@@ -108,6 +108,8 @@ class Coordinator:
         match message:
             case Pushed() | Stepped() | LocalStepDone() | Skipped() | Halted():
                 self._mode.hears[type(message)](worker, message)
+                if self._mode.goes_on and not self._stop_wanted:
+                    return
             case TookPart():
                 self._mode.merged(worker, message)
                 if self.job.members[worker].at_end:  # all others may be, too
@@ -206,9 +208,8 @@ class Coordinator:
         """A script has left its loop early, or is out of data: the others process what is left of the epoch."""
         if not out:
             log.warning("rank %d left its loop over epoch %d early", worker, self.job.epoch)
-        member = self.job.members[worker]
+        member, self._phase_members = self.job.members[worker], tuple(w for w in self._phase_members if w != worker)
         self.job.members[worker] = Member(member.ready if out else None, out=out)
-        self._phase_members = tuple(w for w in self._phase_members if w != worker)
         self._state.left_early(worker)
         self._lost_while_stepping(worker, member, "removed")
         self._go_on_if_standing()
@@ -278,8 +279,8 @@ class Coordinator:
     def _go_on_if_standing(self) -> None:
         if not self._stepping or self.entry is not None:
             return
-        mode, ends = self._mode, self.job.observe is not None or self._mode.end_samples < float("inf")
-        if ends and not self._stop_wanted and mode.runs and self.choice.due(self.policy, mode.end_samples):
+        mode = self._mode
+        if mode.watched and not self._stop_wanted and mode.runs and self.choice.due(self.policy, mode.end_samples):
             self._request_stop_for_switch()
         mode.refuse_deadlock()
         if (self._stop_wanted or mode.stops_by_itself) and self.job.present and mode.standing:
@@ -336,8 +337,7 @@ class Coordinator:
             self._start_phase()
             return
         self.job.effects.begin_phase(self.phase, self.policy, cluster, self.snapshots.state_for(self.policy.spec))
-        stage = self.choice.stages.stage(self.job)
-        self._mode.end_samples, self._mode.drops = stage.end_samples, stage.drops
+        self._mode.serve(self.choice.stages.stage(self.job), self.job.observe is not None)
         self._phase_members = self.job.present
         source = (contributors or self._phase_members)[0]
         saves = self.snapshots.open(source)

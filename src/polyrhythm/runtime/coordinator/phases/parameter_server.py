@@ -83,9 +83,12 @@ class ParameterServerPhase(PhaseKind):
             self._driver.tell(report)
         if self.drops and self.stops_by_itself:
             self._driver.drop_running()
+        account = self._job.ledger.accounts.get(worker)
+        self.goes_on = not self.watched and account is not None and account.running is not None
 
     def skipped(self, worker: int, message: Skipped) -> None:
         """A step came to nothing on its worker; it makes another one, and for the policy that is still the same."""
+        self.goes_on = False
         member = self._job.members[worker]
         member.step = None
         member.sample_ranges.popleft()

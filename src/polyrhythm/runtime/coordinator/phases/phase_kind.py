@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy
+from polyrhythm.core import Cluster, Decisions, Driver, Effects, Event, Left, LeftReason, Policy, Stage
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import PolicyError, UsageError, may_raise
 from polyrhythm.runtime.checkpoint.returned import Returned
@@ -84,6 +84,8 @@ class PhaseKind:
         end_samples: samples of the job after which another phase is due.
         drops: whether steps in flight are cancelled there.
         stops_by_itself: whether it stops there without a request.
+        watched: whether it may have to end for another policy at any step.
+        goes_on: whether the worker that told of a step is in its next one, and nothing has to be looked after.
     """
 
     runs: ClassVar[bool] = False
@@ -101,7 +103,7 @@ class PhaseKind:
     def __init__(self, number: int = 0) -> None:
         self.number = number
         self.end_samples, self.drops = math.inf, False
-        self.stops_by_itself = False
+        self.stops_by_itself = self.watched = self.goes_on = False
         self.hears: dict[type, Callable[[int, Any], None]] = {
             Pushed: self.pushed,
             Stepped: self.stepped,
@@ -148,6 +150,11 @@ class PhaseKind:
         raise UsageError(f"rank {worker} sent {type(message).__name__} in phase {self.number}")
 
     # -- what happens to it ----------------------------------------------------------------------------------------
+
+    def serve(self, stage: Stage, observed: bool) -> None:
+        """Run for this stage of the job's policy; `observed` says that the policy may want another at any step."""
+        self.end_samples, self.drops = stage.end_samples, stage.drops
+        self.watched = observed or stage.end_samples < math.inf
 
     def start(self) -> None:
         """Let all workers that stand in the epoch step through what is left of it."""
