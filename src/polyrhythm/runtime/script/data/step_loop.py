@@ -37,6 +37,9 @@ class StepLoop:
         self._read_at: FrameLines = []
         """Where that of the latest step was."""
         self._stepped_at: FrameLines = []
+        self._looked_at: tuple[FrameLines, FrameLines] | None = None
+        """Where these two were when the loop around them was looked for: at the same lines in most steps."""
+        self._loop: tuple[CodeType, range] | None = None
         self._thread = 0
         self.computes = False
         """Whether the script has begun to compute what another step may follow, perhaps in another loop."""
@@ -53,14 +56,20 @@ class StepLoop:
         first = not self._stepped_at
         self._read_at, self._stepped_at, self._thread = self._reads_at, standing(frame), threading.get_ident()
         if first:
-            self._around_step()  # the script's file is read now: it may be edited while it runs
+            self._around()  # the script's file is read now: it may be edited while it runs
 
     def left(self, frame: FrameType) -> bool:
         """Whether this frame stands outside of that loop, and the script has not begun another step."""
-        if self.computes or self._thread != threading.get_ident() or (loop := self._around_step()) is None:
+        if self.computes or self._thread != threading.get_ident() or (loop := self._around()) is None:
             return False
         code, lines = loop
         return not holds(lines, code, standing(frame))
+
+    def _around(self) -> tuple[CodeType, range] | None:
+        at = self._read_at, self._stepped_at
+        if at != self._looked_at:
+            self._looked_at, self._loop = at, self._around_step()
+        return self._loop
 
     def _around_step(self) -> tuple[CodeType, range] | None:
         for code, line in reversed(self._stepped_at):
@@ -82,7 +91,7 @@ class InnerLoop(StepLoop):
     @property
     def around(self) -> tuple[CodeType, range] | None:
         """The loop's function and its lines."""
-        return self._around_step()
+        return self._around()
 
     def _around_step(self) -> tuple[CodeType, range] | None:
         for code, line in self._stepped_at:
@@ -93,7 +102,7 @@ class InnerLoop(StepLoop):
 
 
 def holds(lines: range, code: CodeType, stack: FrameLines) -> bool:
-    return any(running is code and line in lines for running, line in stack)
+    return any(line in lines for running, line in stack if running is code)
 
 
 def standing(frame: FrameType | None) -> FrameLines:
