@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import typer
 
-from polyrhythm.cli.group import FAILED, INTERRUPTED
+from polyrhythm.cli.group import FAILED, ended_early
 from polyrhythm.cli.outputs import Outputs
 from polyrhythm.core import Cluster, Policy, all_stages
 from polyrhythm.errors import UsageError
@@ -127,7 +127,7 @@ def simulate_policy(experiment: Experiment, results: list[RunResult], traces: Pa
 def conduct(experiment: Experiment, trials: Trials) -> None:
     """Run, write the outputs and print the table; leaves with an exit code if a run failed.
 
-    Ctrl-C ends the runs; what has finished by then is printed and written all the same.
+    Ctrl-C or SIGTERM ends the runs; what has finished by then is printed and written all the same.
     """
     check(experiment)
     results: list[RunResult] = []
@@ -139,8 +139,8 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
         finally:
             say(*troubles(results))
     if interrupted:
-        say(f"interrupted: {len(results)} of {len(experiment.policies) * len(experiment.seeds)} runs had finished")
-        raise typer.Exit(INTERRUPTED)
+        planned = len(experiment.policies) * len(experiment.seeds)
+        raise ended_early(f": {len(results)} of {planned} runs had finished")
     if any(result.status != "ok" for result in results):
         raise typer.Exit(FAILED)
 

@@ -1,6 +1,7 @@
 """What a reproduction leaves behind, and how the command answers."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -84,3 +85,23 @@ def test_ctrl_c_is_one_line(call: Callable[..., Result], monkeypatch: pytest.Mon
     done = call("tiny")
     said = "polyrhythm: interrupted: 4 finished runs are in reproduction-tiny/runs; the same command goes on\n"
     assert (done.exit_code, done.stderr) == (130, said)
+
+
+def test_sigterm_is_one_line(call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(lab: Lab) -> None:
+        lab.tell(3, 9)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("tests.experiments.reproduce.conftest.page", stop)
+    done = call("tiny")
+    said = "polyrhythm: ended by SIGTERM: 3 finished runs are in reproduction-tiny/runs; the same command goes on\n"
+    assert (done.exit_code, done.stderr) == (143, said)
+
+
+def test_ctrl_c_before_it_has_begun_is_one_line(call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyrhythm_experiments.cli.reproduce.trials_on", stop)
+    done = call("tiny")
+    assert (done.exit_code, done.stderr) == (130, "polyrhythm: interrupted\n")
