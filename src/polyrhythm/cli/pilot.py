@@ -192,7 +192,7 @@ def parts_of_job(pilot: Pilot) -> dict[str, object]:
         **code_of(pilot.template.replace("{}", "0.5")),
         "script": digest_of([script]) if script.is_file() else str(script),
         "arguments": pilot.script[1:],
-        "flags": without(pilot.flags, ("--job", "--trace")),  # which change nothing
+        "flags": without(pilot.flags, ("--job", "--rdzv-id", "--trace")),  # which change nothing
         "data": digest_of(pilot.options.data),
         "processors": os.cpu_count(),
     }
