@@ -83,6 +83,20 @@ def best_of(results: Sequence[RunResult]) -> str:
     return f"{first.policy}, {duration(first.duration_s)}"
 
 
+def compare_here(experiment: Experiment, results: list[RunResult], traces: Path | None) -> None:
+    """As `compare_policies`, on this host, whose data are read by all processes."""
+    fetch_data(experiment.scenario)
+    compare_policies(experiment, results, traces)
+
+
+def fetch_data(scenario: "Scenario") -> None:
+    """Have the images that are trained on decoded in the cache, or one line, before there are processes."""
+    if scenario.training is not None and scenario.training.task not in ("digits", "text"):  # which need no torch
+        from polyrhythm.training.data.tasks.images import IMAGE_SETS, fetch_images
+
+        fetch_images(IMAGE_SETS[scenario.training.task], scenario.training.data)
+
+
 def compare_policies(experiment: Experiment, results: list[RunResult], traces: Path | None) -> None:
     from polyrhythm.sim import sweep
 

@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from polyrhythm import __version__
+from polyrhythm.cli.experiment import fetch_data
 from polyrhythm.cli.group import ended_early
 from polyrhythm.cli.options import FOR_REAL_WORKERS, RunOn, Ui, given_path, read_override, refuse_given
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
@@ -97,6 +98,8 @@ def search(
     check(plan, loaded, json)
     if on is RunOn.LOCAL:
         check_local(loaded, jobs, time_scale)
+    if on is RunOn.SIM:
+        fetch_data(loaded)
     place = store or default_store()
     trials = TrialStore(place)
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:

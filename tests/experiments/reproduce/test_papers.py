@@ -69,6 +69,15 @@ def test_a_folder_without_the_data_is_told_at_once(call: Callable[..., Result], 
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
+def test_a_broken_file_of_the_data_is_told_at_once(call: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "train.parquet").write_bytes(b"PAR0")
+    done = call("tiny", "--data", "broken")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("polyrhythm: broken/train.parquet: not a parquet file that can be read")
+    assert [path.name for path in tmp_path.iterdir()] == ["broken"]
+
+
 def test_a_folder_that_cannot_be_made_is_named(call: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = call("tiny", "--out", "file")
