@@ -16,7 +16,7 @@ SOURCE = ROOT / "src"
 
 # A package may import itself and those of earlier rows; side by side in one row they do not know each other.
 LAYERS = (
-    ("errors", "lines"),
+    ("errors", "lines", "early_end"),
     ("core",),
     ("policies",),
     ("training", "telemetry"),
@@ -27,7 +27,7 @@ LAYERS = (
     ("cli", "testing"),
 )
 LAYER = {package: number for number, row in enumerate(LAYERS) for package in row}
-STANDARD_ONLY = ("errors", "lines", "core", "policies")
+STANDARD_ONLY = ("errors", "lines", "early_end", "core", "policies")
 
 ROOMS = {
     "wire": set[str](),

@@ -1,6 +1,7 @@
 """``polyrhythm calibrate``: real processes are measured, and the simulator is held against them."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,3 +136,14 @@ def test_ctrl_c_keeps_what_is_measured(call: Call, tiny: str, tmp_path: Path, mo
     monkeypatch.setattr(calibrate, "measured", stop)
     result = call("calibrate", tiny)
     assert (result.exit_code, result.stderr.count("\n")) == (130, 1)
+
+
+def test_sigterm_while_it_measures_is_one_line(call: Call, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrhythm.cli import calibrate
+
+    monkeypatch.setattr(calibrate, "measured", lambda wanted: signal.raise_signal(signal.SIGTERM))
+    result = call("calibrate", tiny)
+    assert (result.exit_code, result.stderr) == (
+        143,
+        "polyrhythm: ended by SIGTERM while it measured; nothing is known yet, and nothing is written\n",
+    )

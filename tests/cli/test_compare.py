@@ -212,6 +212,37 @@ def test_ctrl_c_keeps_what_has_finished(call: Call, timing: str, tmp_path: Path)
     assert [run["policy"] for run in json.loads(path.read_text(encoding="utf-8"))["results"]] == ["bsp"]
 
 
+def test_a_broken_file_of_the_data_is_told_once_and_nothing_runs(call: Call, training: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    broken = tmp_path / "data" / "train.parquet"
+    broken.write_bytes(b"PAR0")
+    sets = ("--set", "training.task=fashion-mnist", "--set", f"training.data={broken.parent}")
+    for command in (("compare", training, "--policies", "bsp,asp"), ("search", training, "--jobs", "2")):
+        done = call(*command, *sets)
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith(f"polyrhythm: {broken}: not a parquet file that can be read")
+
+
+TERMINATING = """
+import signal
+
+from polyrhythm.policies import ASP
+
+
+class Terminating(ASP):
+    def decide(self, state, event):
+        signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_sigterm_keeps_what_has_finished(call: Call, timing: str, tmp_path: Path) -> None:
+    file, path = tmp_path / "mine.py", tmp_path / "out.json"
+    file.write_text(TERMINATING, encoding="utf-8")
+    done = call("compare", timing, "--policies", f"bsp,{file}:Terminating,asp", "--json", path, "--jobs", 1)
+    assert (done.exit_code, done.stderr) == (143, "polyrhythm: ended by SIGTERM: 1 of 3 runs had finished\n")
+    assert [run["policy"] for run in json.loads(path.read_text(encoding="utf-8"))["results"]] == ["bsp"]
+
+
 def test_ctrl_c_before_anything_has_finished(call: Call, timing: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(INTERRUPTING, encoding="utf-8")

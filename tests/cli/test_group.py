@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from polyrhythm.cli.group import INTERRUPTED, USAGE, CommandGroup
+from polyrhythm.cli.group import USAGE, CommandGroup
 
 
 @pytest.mark.parametrize("command", ["reproduce", "diagnose"])
@@ -95,4 +95,4 @@ def test_ctrl_c_is_one_line_wherever_it_comes() -> None:
     app.command("stop")(stop)
     app.callback()(lambda: None)
     done = CliRunner().invoke(app, ["stop"])
-    assert (done.exit_code, done.stderr) == (INTERRUPTED, "polyrhythm: interrupted\n")
+    assert (done.exit_code, done.stderr) == (130, "polyrhythm: interrupted\n")

@@ -8,6 +8,7 @@ import pytest
 
 from polyrhythm.cli import pilot
 from polyrhythm.cli.pilot import Pilot, accuracy_in, job_of, piloted_trial, read_pilot, resolved, trials_of
+from polyrhythm.early_end import early_end
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.launch.torchrun import read_command
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -255,6 +256,25 @@ def test_a_pilot_that_diverges_fails_and_costs_what_it_ran(
     outcome = piloted_trial(found, TRIAL)
     assert outcome.diverged
     assert outcome.spent_s == outcome.time_s > 0
+
+
+def test_a_pilot_ends_with_us_and_in_its_own_way(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read_pilot(words)
+    assert found is not None
+    python, how = tmp_path / "python", tmp_path / "how"
+    python.write_text(
+        f"#!{sys.executable}\nimport os, signal, sys\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(open({str(how)!r}, 'w').write('in good order') and 0))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\nsignal.pause()\n",
+        encoding="utf-8",
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(KeyboardInterrupt), early_end.by_signals():
+        piloted_trial(found, TRIAL)
+    assert how.read_text(encoding="utf-8") == "in good order"
 
 
 def test_the_last_accuracy_counts() -> None:

@@ -2,7 +2,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -111,17 +111,23 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_keeps_what_has_finished(job: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "polyrhythm", "search", job, *SEARCH, "--settings", "5", "--runs", "9"]
+@pytest.mark.parametrize(
+    ("number", "how", "status"),
+    [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "ended by SIGTERM", 143)],
+)
+@pytest.mark.parametrize("words", [(), ("--jobs", "2")])
+def test_a_signal_keeps_what_has_finished(job: str, words: Sequence[str], number: int, how: str, status: int) -> None:
+    command = [sys.executable, "-m", "polyrhythm", "search", job, *SEARCH, "--settings", "5", "--runs", "9", *words]
     child = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=heed_ctrl_c
     )
     assert child.stderr is not None
-    assert "run 0" in child.stderr.readline()
-    child.send_signal(signal.SIGINT)
-    rest = child.stderr.read().splitlines()
-    assert child.wait(60) == 130
-    assert rest[-1].startswith("polyrhythm: interrupted: finished trials are in")
+    assert "accuracy" in child.stderr.readline()
+    child.send_signal(number)
+    rest = child.stderr.read().splitlines()  # to its end: no process that could write there is left
+    assert child.wait(60) == status
+    assert rest[-1].startswith(f"polyrhythm: {how}: finished trials are in")
+    assert all("accuracy" in line for line in rest[:-1])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyrhythm.doctor.diagnosis import LEAST_STEPS, diagnose
+from polyrhythm.doctor.diagnosis import LEAST_STEPS, SETTLING, diagnose
 from polyrhythm.doctor.evidence import Evidence
 from polyrhythm.doctor.outlook import Prospect
 from tests.doctor.jobs import EXCHANGE_S, drawn, job, linked
@@ -36,6 +36,18 @@ def test_a_rate_that_nobody_has_measured_is_told_as_such() -> None:
     assert "samples/s measured" in diagnose(evidence, predict=no_table).facts["today"]
     said = diagnose(replace(evidence, equalised=True), predict=no_table).facts
     assert said["under bsp"].endswith("samples/s worked out")
+    assert "today" not in said
+
+
+def test_a_job_in_which_nobody_waits_has_the_rate_of_bsp_worked_out() -> None:
+    """Not that of its mean step, which is no policy's: the slowest of each step holds all up."""
+    own_s = drawn()
+    own_s[1] *= 3
+    apart = replace(job(own_s), synchronous=False, waiting_s=np.zeros_like(own_s), communication_s=np.zeros_like(own_s))
+    said = diagnose(apart, predict=no_table).facts
+    settled = own_s[:, SETTLING:]
+    rate = len(own_s) * (apart.batch_size or 0) / settled.max(axis=0).mean()
+    assert said["under bsp"] == f"{rate:,.0f} samples/s worked out"
     assert "today" not in said
 
 

@@ -20,6 +20,7 @@ from polyrhythm.emulation.local import JobProcesses, LocalRun, keep_traces, read
 from polyrhythm.emulation.pace import Death, Emulation, SlowTime
 from polyrhythm.errors import PolicyError, PolyrhythmError
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.coordinator.recorder import phase_file
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.telemetry import RunResult
 from polyrhythm.testing.processes import workers
@@ -251,9 +252,9 @@ def test_a_trace_takes_the_place_of_all_phases_of_the_one_before(tmp_path: Path)
     made.mkdir()
     for phases in (3, 1):
         for number in range(1, phases + 1):
-            (made / f"job-phase-{number}.jsonl").write_text(f"{number} of {phases}")
+            (made / phase_file("job", number)).write_text(f"{number} of {phases}")
         assert keep_traces(made, trace) == str(trace)
         assert trace.read_text() == f"1 of {phases}"
         other.touch()
-        kept = ["asp-phase-2", "bsp", *(f"bsp-phase-{number}" for number in range(2, phases + 1))]
-        assert sorted(path.stem for path in trace.parent.iterdir()) == kept
+        kept = ["asp-phase-2.jsonl", *(phase_file("bsp", number) for number in range(2, phases + 1)), "bsp.jsonl"]
+        assert sorted(path.name for path in trace.parent.iterdir()) == kept

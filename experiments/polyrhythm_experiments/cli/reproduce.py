@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrhythm.cli.group import INTERRUPTED
+from polyrhythm.cli.group import ended_early
 from polyrhythm.cli.options import MOST_SEEDS, On, TrialsOn, given_path, trials_on
-from polyrhythm.lines import say
 
 if TYPE_CHECKING:
     from polyrhythm.live.work.board import WorkBoard
@@ -42,21 +41,24 @@ def reproduce(
 ) -> None:
     """Run a paper's tables and figures at the size of a laptop, and write the page.
 
-    Ctrl-C ends it; the runs that have finished are kept, and the same command goes on with them.
+    Ctrl-C or SIGTERM ends it; the runs that have finished are kept, and the same command goes on with them.
     """
     from polyrhythm.cli.terminal import long_work
     from polyrhythm_experiments.reproduce.papers import PaperRequest
     from polyrhythm_experiments.reproduce.papers import reproduce as write_page
 
     folder = out or Path(f"reproduction-{name}")
+    counted: Counted | None = None
     try:
         with trials_on(on, jobs), long_work(f"reproduce {name}", ctx.obj) as board:
             counted = Counted(board)
             request = PaperRequest(name, folder, ctx.obj, quick, seeds, data, jobs or -1, counted.tell, counted.now)
             files = write_page(request)
     except KeyboardInterrupt:
-        say(f"interrupted: {counted.finished} finished runs are in {folder / 'runs'}; the same command goes on")
-        raise typer.Exit(INTERRUPTED) from None
+        if counted is None:  # it has not begun
+            raise
+        kept = f": {counted.finished} finished runs are in {folder / 'runs'}; the same command goes on"
+        raise ended_early(kept) from None
     for file in files:
         typer.echo(str(file))
 

@@ -8,7 +8,7 @@ from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.report.document import Document, render_document
 from polyrhythm.report.picture import check_pictures
 from polyrhythm.telemetry.files import check_data
-from polyrhythm.training.data.tasks.images import IMAGE_SETS, SPLITS, local_files
+from polyrhythm.training.data.tasks.images import IMAGE_SETS, fetch_images
 from polyrhythm_experiments.reproduce.lab import Lab, Tell, TellNow, nobody, nothing
 from polyrhythm_experiments.reproduce.markdown import markdown, pictures
 from polyrhythm_experiments.reproduce.numbers import as_json
@@ -64,7 +64,7 @@ def reproduce(request: PaperRequest) -> list[Path]:
     check_pictures("reproduce")
     check_data(request.data)
     if request.data is not None and not request.quick:
-        check_fashion(Path(request.data))
+        fetch_images(IMAGE_SETS["fashion-mnist"], request.data)  # all papers read it: not found out by the first runs
     lab = Lab(
         store=ResultStore(request.folder / "runs"),
         seeds=range(request.seeds or (1 if request.quick else 3)),
@@ -76,12 +76,6 @@ def reproduce(request: PaperRequest) -> list[Path]:
     )
     page: Document = import_module(PAPERS[request.name]).page(lab)
     return write(request, replace(page, command=request.command))
-
-
-def check_fashion(folder: Path) -> None:
-    """All papers read it; found out now, and not by the first runs."""
-    for split in SPLITS:
-        local_files(IMAGE_SETS["fashion-mnist"], split, folder)
 
 
 def write(request: PaperRequest, page: Document) -> list[Path]:

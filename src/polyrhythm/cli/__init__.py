@@ -5,20 +5,34 @@ import os
 import signal
 import sys
 
+from polyrhythm.early_end import early_end
 from polyrhythm.lines import say
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What only writing comes to, and no mistake of ours."""
 
+EARLY = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit statuses of what a signal has ended."""
+
 
 def main() -> None:
     try:
-        from polyrhythm.cli.app import app  # here, as Ctrl-C may come while it is imported
-    except KeyboardInterrupt:
-        say("interrupted")
-        sys.exit(128 + signal.SIGINT)
+        with early_end.by_signals():
+            called()
+    except SystemExit as left:
+        if left.code in EARLY and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # once more ends at once what is left, the interpreter's end
+        raise
+
+
+def called() -> None:
     try:
+        from polyrhythm.cli.app import app  # here, as a signal may come while it is imported
+
         app(prog_name="polyrhythm")
+    except KeyboardInterrupt:
+        say(early_end.how)
+        sys.exit(early_end.status)
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -9,7 +9,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.calibrate import calibrate
 from polyrhythm.cli.doctor import DoctorCommand, doctor
-from polyrhythm.cli.experiment import Experiment, Trials, compare_policies, conduct, simulate_policy
+from polyrhythm.cli.experiment import Experiment, Trials, compare_here, compare_policies, conduct, simulate_policy
 from polyrhythm.cli.group import CommandGroup
 from polyrhythm.cli.installed import add_installed
 from polyrhythm.cli.jobs import ctl, run, top
@@ -182,7 +182,7 @@ def export(
 def trials_of(experiment: Experiment, on: RunOn, time_scale: float) -> Trials:
     """What carries out the runs of an experiment where `on` says."""
     if on is RunOn.SIM:
-        return compare_policies
+        return compare_here
     return compare_on_ray(experiment) if on is RunOn.RAY else on_workers(experiment, time_scale)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from polyrhythm.cli.experiment import Experiment, check
-from polyrhythm.cli.group import FAILED, INTERRUPTED
+from polyrhythm.cli.group import FAILED, ended_early
 from polyrhythm.cli.options import MOST_SEEDS, given_path, read_override, refuse_given, split_policies
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
@@ -109,14 +109,13 @@ def calibrate(
     finally:
         tell(findings)
     if not complete:
-        say(f"interrupted: the costs are measured, and {len(findings.real)} real runs had finished")
-        raise typer.Exit(INTERRUPTED)
+        raise ended_early(f": the costs are measured, and {len(findings.real)} real runs had finished")
     if any(run.status != "ok" for run in (*findings.real, *findings.simulated)):
         raise typer.Exit(FAILED)
 
 
 def investigate(wanted: Wanted) -> tuple[Findings, bool]:
-    """What is found, and whether it is all that was wanted: after Ctrl-C in the comparison, it is what there is."""
+    """What is found, and whether it is all that was wanted: ended early in the comparison, it is what there is."""
     from polyrhythm.cli.local import compare_on_workers
     from polyrhythm.sim import sweep
     from polyrhythm.sim.cluster.calibration import calibrated
@@ -124,8 +123,7 @@ def investigate(wanted: Wanted) -> tuple[Findings, bool]:
     try:
         costs = measured(wanted) if wanted.traces is None else read(wanted.scenario, wanted.traces)
     except KeyboardInterrupt:
-        say("interrupted while it measured; nothing is known yet, and nothing is written")
-        raise typer.Exit(INTERRUPTED) from None
+        raise ended_early(" while it measured; nothing is known yet, and nothing is written") from None
     made = calibrated(wanted.scenario, costs)
     real: list[RunResult] = []
     simulated: list[RunResult] = []

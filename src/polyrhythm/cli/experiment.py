@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import typer
 
-from polyrhythm.cli.group import FAILED, INTERRUPTED
+from polyrhythm.cli.group import FAILED, ended_early
 from polyrhythm.cli.outputs import Outputs
 from polyrhythm.core import Cluster, Policy, all_stages
 from polyrhythm.errors import UsageError
@@ -83,6 +83,20 @@ def best_of(results: Sequence[RunResult]) -> str:
     return f"{first.policy}, {duration(first.duration_s)}"
 
 
+def compare_here(experiment: Experiment, results: list[RunResult], traces: Path | None) -> None:
+    """As `compare_policies`, on this host, whose data are read by all processes."""
+    fetch_data(experiment.scenario)
+    compare_policies(experiment, results, traces)
+
+
+def fetch_data(scenario: "Scenario") -> None:
+    """Have the images that are trained on decoded in the cache, or one line, before there are processes."""
+    if scenario.training is not None and scenario.training.task not in ("digits", "text"):  # which need no torch
+        from polyrhythm.training.data.tasks.images import IMAGE_SETS, fetch_images
+
+        fetch_images(IMAGE_SETS[scenario.training.task], scenario.training.data)
+
+
 def compare_policies(experiment: Experiment, results: list[RunResult], traces: Path | None) -> None:
     from polyrhythm.sim import sweep
 
@@ -127,7 +141,7 @@ def simulate_policy(experiment: Experiment, results: list[RunResult], traces: Pa
 def conduct(experiment: Experiment, trials: Trials) -> None:
     """Run, write the outputs and print the table; leaves with an exit code if a run failed.
 
-    Ctrl-C ends the runs; what has finished by then is printed and written all the same.
+    Ctrl-C or SIGTERM ends the runs; what has finished by then is printed and written all the same.
     """
     check(experiment)
     results: list[RunResult] = []
@@ -139,8 +153,8 @@ def conduct(experiment: Experiment, trials: Trials) -> None:
         finally:
             say(*troubles(results))
     if interrupted:
-        say(f"interrupted: {len(results)} of {len(experiment.policies) * len(experiment.seeds)} runs had finished")
-        raise typer.Exit(INTERRUPTED)
+        planned = len(experiment.policies) * len(experiment.seeds)
+        raise ended_early(f": {len(results)} of {planned} runs had finished")
     if any(result.status != "ok" for result in results):
         raise typer.Exit(FAILED)
 

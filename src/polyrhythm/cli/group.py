@@ -1,7 +1,6 @@
 """What all commands share: errors of the user end in one line, and the command knows how it was called."""
 
 import shlex
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from polyrhythm.early_end import early_end
 from polyrhythm.errors import PolicyError, PolyrhythmError, UsageError
 from polyrhythm.lines import say
 
@@ -17,12 +17,6 @@ USAGE = 2
 
 FAILED = 1
 """Exit code when a run diverged or failed."""
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as drivers have it."""
-
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code after SIGTERM, as drivers have it."""
 
 EXPERIMENTS = "the package polyrhythm-experiments; in a checkout run: pip install . ./experiments"
 ELSEWHERE = {"reproduce": EXPERIMENTS, "diagnose": EXPERIMENTS}
@@ -50,16 +44,32 @@ class CommandGroup(TyperGroup):
         return found
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with calls_in_one_line():
-                return super().invoke(ctx)
-        except PolyrhythmError as error:
-            say(str(error))
-            # A policy that breaks the contract is found out by running it.
-            raise typer.Exit(FAILED if isinstance(error, PolicyError) else USAGE) from None
-        except KeyboardInterrupt:  # while it still imports; what works says by itself how far it is
-            say("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
+        with early_end.by_signals(), mistakes_in_one_line(), calls_in_one_line():
+            return super().invoke(ctx)
+
+
+def ended_early(after: str = "") -> typer.Exit:
+    """What ends a command that a signal has ended, with a line that says so, and what comes after that."""
+    say(f"{early_end.how}{after}")
+    return typer.Exit(early_end.status)
+
+
+@contextmanager
+def mistakes_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:  # while it still imports; what works says by itself how far it is
+        raise ended_early() from None
+    except Exception as error:
+        if early_end.came:
+            raise ended_early() from None
+        if not isinstance(error, PolyrhythmError):
+            raise
+        say(str(error))
+        # A policy that breaks the contract is found out by running it.
+        raise typer.Exit(FAILED if isinstance(error, PolicyError) else USAGE) from None
 
 
 @contextmanager

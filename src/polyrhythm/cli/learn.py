@@ -1,10 +1,5 @@
 """``polyrhythm learn``: learn a synchronization policy in simulated jobs."""
 
-import signal
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -12,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrhythm.cli.group import INTERRUPTED, TERMINATED
+from polyrhythm.cli.group import ended_early
 from polyrhythm.cli.options import On, Seed, TrialsOn, Ui, given_path, trials_on
 from polyrhythm.errors import UsageError
-from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_data, check_writable, make_folder
 
 if TYPE_CHECKING:
@@ -69,7 +63,7 @@ def learn(
 ) -> None:
     """Learn a synchronization policy from simulated jobs; it ends in one small file.
 
-    Ctrl-C stops it with the best so far in FILE; --resume goes on from the last checkpoint.
+    Ctrl-C or SIGTERM stops it with the best so far in FILE; --resume goes on from the last checkpoint.
     """
     check_data(data)
     check_writable("FILE", out)
@@ -85,50 +79,16 @@ def learn(
     study.resume() if resume else check_unstarted(study.checkpoint)
     if on is TrialsOn.HERE:
         fetch_data(data, plan)
-    ended = EarlyEnd()
     try:
         work = long_work(f"learn {out}", ctx.obj or "", LEARN_HEADS, ui)
-        with ended.by_signals(), trials_on(on, jobs), work as board:
+        with trials_on(on, jobs), work as board:
             told = StudyTeller(board, study, writer(log))
             study.log, study.tell = told, told.progress
             study.run()
     except KeyboardInterrupt:
         kept = f"; the best so far, {study.score:.2f}x as fast as ASP, is in {str(out)!r}" if study.keep_best() else ""
-        say(f"{ended.how} after {how_far(study)}{kept}; {how_to_go_on(study)}")
-        raise typer.Exit(ended.code) from None
+        raise ended_early(f" after {how_far(study)}{kept}; {how_to_go_on(study)}") from None
     typer.echo(f"{out}: {study.score:.2f}x as fast as ASP on jobs that it did not learn from")
-
-
-class EarlyEnd:
-    """How a study was ended before its end: by Ctrl-C, or by SIGTERM, which ends it in the same way."""
-
-    def __init__(self) -> None:
-        self.how, self.code, self._signalled = "interrupted", INTERRUPTED, False
-
-    @contextmanager
-    def by_signals(self) -> Iterator[None]:
-        """A block that SIGINT and SIGTERM end, unless they are ignored, as of a job in the background."""
-        numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) != signal.SIG_IGN]
-        before = [signal.signal(each, self._end) for each in numbers]
-        hook, threading.excepthook = threading.excepthook, self._unless_ended(threading.excepthook)
-        try:
-            yield
-        finally:
-            if not self._signalled:  # else the thread may fail later still
-                threading.excepthook = hook
-            for each, handler in zip(numbers, before, strict=True):
-                signal.signal(each, handler)
-
-    def _end(self, number: int, frame: object) -> None:
-        self._signalled = True
-        warnings.filterwarnings("ignore", module="joblib")  # of tasks that are not done, as nobody wants them now
-        if number == signal.SIGTERM:
-            self.how, self.code = "ended by SIGTERM", TERMINATED
-        raise KeyboardInterrupt
-
-    def _unless_ended(self, tell: Callable[[Any], Any]) -> Callable[[Any], None]:
-        """joblib's thread fails when its processes are ended, which means nothing then."""
-        return lambda failed: None if self._signalled else tell(failed)
 
 
 def how_far(study: "Study") -> str:

@@ -3,8 +3,7 @@
 import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +36,7 @@ def compare_on_workers(
     assert scenario.training is not None, "check_playable has seen it"
     say(*not_played(scenario, experiment.policies))
     task = build_task(scenario.training)
-    with interrupted_by_termination(), experiment.shown("real runs", at_once=1) as told:
+    with experiment.shown("real runs", at_once=1) as told:
         for spec in experiment.policies:
             for seed in experiment.seeds:
                 results.append(run_one(experiment, task, spec, seed, traces, time_scale))
@@ -123,17 +122,6 @@ def death(leave: "Leave", time_scale: float) -> "Death":
     if leave.time_s is None:
         return Death(int(number), step=leave.step)
     return Death(int(number), leave.time_s * time_scale)
-
-
-@contextmanager
-def interrupted_by_termination() -> Iterator[None]:
-    """Let SIGTERM end the processes as Ctrl-C does."""
-
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def on_servers(spec: str) -> bool:

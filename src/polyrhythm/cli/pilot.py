@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from polyrhythm.cli.search import SWITCH, default_store
+from polyrhythm.early_end import ended_too
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 
@@ -191,7 +192,7 @@ def parts_of_job(pilot: Pilot) -> dict[str, object]:
         **code_of(pilot.template.replace("{}", "0.5")),
         "script": digest_of([script]) if script.is_file() else str(script),
         "arguments": pilot.script[1:],
-        "flags": without(pilot.flags, ("--job", "--trace")),  # which change nothing
+        "flags": without(pilot.flags, ("--job", "--rdzv-id", "--trace")),  # which change nothing
         "data": digest_of(pilot.options.data),
         "processors": os.cpu_count(),
     }
@@ -262,13 +263,16 @@ def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
 
     command = [sys.executable, "-m", "polyrhythm", "run", *WATCHED, *pilot.command(trial.spec, trial.run)]
     started = time.perf_counter()
-    with subprocess.Popen(
-        command,
-        env={**os.environ, PILOT: "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=dies_with_us(signal.SIGTERM),
-    ) as process:
+    with (
+        subprocess.Popen(
+            command,
+            env={**os.environ, PILOT: "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=dies_with_us(signal.SIGTERM),
+        ) as process,
+        ended_too(process),
+    ):
         output, _ = process.communicate()
     time_s = time.perf_counter() - started
     if process.returncode == DIVERGED:

@@ -12,7 +12,8 @@ import msgspec
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.group import INTERRUPTED
+from polyrhythm.cli.experiment import fetch_data
+from polyrhythm.cli.group import ended_early
 from polyrhythm.cli.options import FOR_REAL_WORKERS, RunOn, Ui, given_path, read_override, refuse_given
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, SpecError, UsageError
@@ -76,7 +77,7 @@ def search(
 ) -> None:
     """Search the switch point, or another number of a policy, by trial runs that are kept and never repeated.
 
-    Ctrl-C ends it with what is known so far; the same command goes on.
+    Ctrl-C or SIGTERM ends it with what is known so far; the same command goes on.
     """
     from polyrhythm.search.plan import Knob, SearchPlan
     from polyrhythm.search.store import TrialStore
@@ -97,6 +98,8 @@ def search(
     check(plan, loaded, json)
     if on is RunOn.LOCAL:
         check_local(loaded, jobs, time_scale)
+    if on is RunOn.SIM:
+        fetch_data(loaded)
     place = store or default_store()
     trials = TrialStore(place)
     with runner_of(loaded, plan, on, jobs, reuse, time_scale) as runner:
@@ -107,8 +110,7 @@ def search(
     finally:
         print_finished(finished)
     if not finished.progress.done:
-        say(f"interrupted: finished trials are in {place}; the same command goes on with them")
-        raise typer.Exit(INTERRUPTED)
+        raise ended_early(f": finished trials are in {place}; the same command goes on with them")
 
 
 PUBLISHED: dict[str, Any] = {"error_rate": 0.5, "early": 0.0, "walk": WalkName.BISECT}
@@ -209,7 +211,7 @@ SEARCH_HEADS = ("candidate", "run", "accuracy", "training", "verdict")
 def carried_out(
     plan: "SearchPlan", runner: "Runner", trials: "TrialStore", job: str, about: tuple[str, str, tuple[str, ...], bool]
 ) -> "Finished":
-    """The search, with a line on stderr for each trial; after Ctrl-C, as far as it has come."""
+    """The search, with a line on stderr for each trial; if it is ended early, as far as it has come."""
     from polyrhythm.cli.terminal import long_work
     from polyrhythm.search.loop import search, so_far
     from polyrhythm.search.state import SearchState

@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from polyrhythm.early_end import early_end
 from polyrhythm.errors import UsageError
 from polyrhythm.lines import say
 from polyrhythm.live.work.bar import WorkBar
@@ -71,9 +72,10 @@ def long_work(title: str, command: str = "", heads: Sequence[str] = (), ui: bool
     board = WorkBoard(title, command, heads)
     with page_of(board) if ui else nullcontext(), WorkBar(board):
         try:
-            yield board
+            with early_end.alone():
+                yield board
         except BaseException as error:
-            board.end("interrupted" if isinstance(error, KeyboardInterrupt) else str(error))
+            board.end(early_end.how if isinstance(error, KeyboardInterrupt) else str(error))
             raise
         board.end("finished")
 

@@ -7,11 +7,11 @@ that names the policy, the event and the worker that it is about.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from polyrhythm.core.ledger import Ledger, Ticket
 from polyrhythm.core.misuse import located, malformed, misshapen, misshown, raised, undeclared, uneven
-from polyrhythm.core.policy import Policy
+from polyrhythm.core.policy import Policy, Supervisor
 from polyrhythm.core.types import (
     Cancel,
     Cluster,
@@ -27,7 +27,9 @@ from polyrhythm.core.types import (
     Sync,
     Wake,
 )
-from polyrhythm.errors import PolicyError, UsageError, may_raise
+from polyrhythm.errors import PolicyError, UsageError, may_raise, shown
+
+PolicyAnswer = TypeVar("PolicyAnswer")
 
 
 class Effects(Protocol):
@@ -56,6 +58,32 @@ class Effects(Protocol):
 
     def leave(self, worker: int, reason: LeftReason, tickets: list[Ticket]) -> None:
         """The worker has no account any more, and these tickets of it are void; its `Left` follows."""
+
+
+def answer_of(policy: Policy[Any], when: str, ask: Callable[..., PolicyAnswer], *given: Any) -> PolicyAnswer:
+    """What a policy says when it is asked for something beside its decisions.
+
+    Raises:
+        PolicyError: if it raises.
+    """
+    try:
+        return ask(*given)
+    except UsageError as error:
+        raise PolicyError(str(error)) from error
+    except may_raise() as error:
+        raise raised(policy, error, when) from error
+
+
+def wanted_by(supervisor: Supervisor[Any], state: Any) -> Policy[Any]:
+    """The policy that is to be in force.
+
+    Raises:
+        PolicyError: if it is none, or the supervisor raises.
+    """
+    wanted = answer_of(supervisor, "in wanted", supervisor.wanted, state)
+    if not isinstance(wanted, Policy):
+        raise PolicyError(f"policy {supervisor.spec}: wanted must return a policy but returned {shown(wanted)}")
+    return wanted
 
 
 class Driver:

@@ -188,8 +188,9 @@ def facts(evidence: Evidence, rows: Sequence[Prospect]) -> dict[str, str]:
     if evidence.overlap is not None:
         said["overlap"] = f"{share(evidence.overlap)} of the exchange is hidden behind the backward pass"
     if evidence.batch_size:
-        rate = len(evidence.ranks) * evidence.batch_size / float(step_s.mean())
-        name, known = ("under bsp", "worked out") if evidence.equalised else ("today", "measured")
+        measured = evidence.synchronous and not evidence.equalised
+        rate = len(evidence.ranks) * evidence.batch_size / float((step_s if measured else evidence.bsp_step_s).mean())
+        name, known = ("today", "measured") if measured else ("under bsp", "worked out")
         said[name] = f"{rate:,.0f} samples/s {known}"
         today = next((row for row in rows if row.policy == TODAY), None)
         if today:

@@ -117,6 +117,11 @@ class Evidence:
         return np.asarray(np.maximum(0.0, self.step_s.mean(axis=0) - self.own_s.max(axis=0)))
 
     @property
+    def bsp_step_s(self) -> NDArray[np.float64]:
+        """Each step if all wait for the last rank, as in a job under BSP they do."""
+        return np.asarray(self.own_s.max(axis=0) + self.exchange_s)
+
+    @property
     def seconds(self) -> float:
         """Of the mean rank, all steps together."""
         return float(self.step_s.sum(axis=1).mean())

@@ -9,6 +9,7 @@ stands still for it as in the simulator. Workers share this host's memory, but f
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -17,7 +18,6 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import cache
-from glob import escape
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -34,6 +34,7 @@ from polyrhythm.emulation.pace import Emulation
 from polyrhythm.emulation.trainer import Received, TrainerPlan, main, snapshot
 from polyrhythm.errors import BROKEN, DivergedError, JobError, PolicyError, ScenarioError
 from polyrhythm.runtime.coordinator.process import serve
+from polyrhythm.runtime.coordinator.recorder import phase_file, phase_of
 from polyrhythm.runtime.launch.nodes import ALONE
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR, open_addresses, port_of, reserve_port, store_port
 from polyrhythm.runtime.launch.torchrun import worker_environment
@@ -353,12 +354,17 @@ def enter_injected(result: RunResult, folder: Path) -> None:
 
 
 def keep_traces(folder: Path, trace: Path | None) -> str | None:
+    """Put what was traced in the place of the same run's earlier trace, as any output takes that of the one before.
+
+    Under ``polyrhythm run`` an earlier run is set aside, as a job's name does not say what ran: see
+    `polyrhythm.runtime.coordinator.recorder.set_aside`. Here the name has policy and seed.
+    """
     if trace is None:
         return None
     trace.parent.mkdir(parents=True, exist_ok=True)
-    for earlier in trace.parent.glob(f"{escape(trace.stem)}-phase-[0-9]*{trace.suffix}"):
+    for earlier in [path for path in trace.parent.iterdir() if phase_of(path, re.escape(trace.stem))]:
         earlier.unlink()
     for source in folder.glob("*.jsonl"):
-        number = int(source.stem.rpartition("-")[2])
-        shutil.move(source, trace if number == 1 else trace.with_stem(f"{trace.stem}-phase-{number}"))
+        number = phase_of(source)
+        shutil.move(source, trace if number == 1 else trace.with_name(phase_file(trace.stem, number)))
     return str(trace)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.live import Live
 
+from polyrhythm.early_end import early_end
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.live.history import JobHistory
 from polyrhythm.live.model import JobView
@@ -89,6 +90,8 @@ def act(live: Live, console: Console, controller: Controller, key: str, by: str)
     except PolyrhythmError as error:
         return f"not done: {error}"
     except (EOFError, KeyboardInterrupt):
+        if early_end.by_sigterm:
+            raise
         return ""
     finally:
         live.start(refresh=True)

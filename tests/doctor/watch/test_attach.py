@@ -10,6 +10,7 @@ import pytest
 from polyrhythm.doctor.culprits import culprits
 from polyrhythm.doctor.readers.rings import read_rings
 from polyrhythm.doctor.watch.attach import run_watched, watched_environment
+from polyrhythm.early_end import early_end
 from polyrhythm.errors import UsageError
 from tests.runtime.script.runs import plain
 
@@ -97,6 +98,19 @@ def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 def test_the_exit_status_of_the_command_is_handed_on(tmp_path: Path) -> None:
     assert run_watched([sys.executable, "-c", "raise SystemExit(7)"], tmp_path) == 7
+
+
+def test_the_command_ends_with_us_and_in_its_own_way(tmp_path: Path) -> None:
+    file = tmp_path / "how"
+    command = (
+        "import os, signal, sys\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(open({str(file)!r}, 'w').write('in good order') and 0))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "signal.pause()\n"
+    )
+    with pytest.raises(KeyboardInterrupt), early_end.by_signals():
+        run_watched([sys.executable, "-c", command], tmp_path)
+    assert file.read_text(encoding="utf-8") == "in good order"
 
 
 def test_what_the_command_prints_can_stand_aside(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What a reproduction leaves behind, and how the command answers."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -68,6 +69,15 @@ def test_a_folder_without_the_data_is_told_at_once(call: Callable[..., Result], 
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
+def test_a_broken_file_of_the_data_is_told_at_once(call: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "train.parquet").write_bytes(b"PAR0")
+    done = call("tiny", "--data", "broken")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("polyrhythm: broken/train.parquet: not a parquet file that can be read")
+    assert [path.name for path in tmp_path.iterdir()] == ["broken"]
+
+
 def test_a_folder_that_cannot_be_made_is_named(call: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = call("tiny", "--out", "file")
@@ -84,3 +94,23 @@ def test_ctrl_c_is_one_line(call: Callable[..., Result], monkeypatch: pytest.Mon
     done = call("tiny")
     said = "polyrhythm: interrupted: 4 finished runs are in reproduction-tiny/runs; the same command goes on\n"
     assert (done.exit_code, done.stderr) == (130, said)
+
+
+def test_sigterm_is_one_line(call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(lab: Lab) -> None:
+        lab.tell(3, 9)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("tests.experiments.reproduce.conftest.page", stop)
+    done = call("tiny")
+    said = "polyrhythm: ended by SIGTERM: 3 finished runs are in reproduction-tiny/runs; the same command goes on\n"
+    assert (done.exit_code, done.stderr) == (143, said)
+
+
+def test_ctrl_c_before_it_has_begun_is_one_line(call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyrhythm_experiments.cli.reproduce.trials_on", stop)
+    done = call("tiny")
+    assert (done.exit_code, done.stderr) == (130, "polyrhythm: interrupted\n")

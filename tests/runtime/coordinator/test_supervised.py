@@ -16,6 +16,7 @@ from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.coordinator.stages import Stages, check_own_data
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
+from tests.changing import STEPS, Changing, ChangingState
 from tests.runtime.fake_job import FakeJob
 
 
@@ -138,3 +139,33 @@ def test_what_cannot_be_dealt_in_shares_is_refused_before_it_is_in_force(ready: 
     check_shares(BSP(), job)
     with pytest.raises(PolicyError, match=f"in shares, but {reason}"):
         check_shares(Balanced(), job)
+
+
+@pytest.mark.parametrize("method", ["wanted", "observe", "keeps", "goes_back", "bar", "remark"])
+def test_whatever_a_supervisor_raises_is_told_as_the_policys(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator would end with a traceback."""
+    usual = getattr(Changing, method)
+
+    def fail(policy: Changing, state: ChangingState, *rest: object) -> object:
+        if state.steps < STEPS:
+            return usual(policy, state, *rest)
+        raise ValueError("oops")
+
+    monkeypatch.setattr(Changing, method, fail)
+    arms = tuple(map(parse_policy, ("asp", "tests.wrong_policies:StartsBadly", "bsp")))  # the second one is barred
+    monkeypatch.setattr("tests.changing.ARMS", arms)
+    job = FakeJob("tests.changing:Changing", workers=3, samples=240, batch_size=4, epochs=2, seed=1)
+    with pytest.raises(PolicyError, match=rf"^policy .*Changing raised ValueError\('oops'\) in {method}"):
+        job.run({})
+
+
+def test_a_supervisor_that_wants_no_policy_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Changing.wanted
+
+    def nothing(policy: Changing, state: ChangingState) -> object:
+        return usual(policy, state) if state.steps < STEPS else "asp"
+
+    monkeypatch.setattr(Changing, "wanted", nothing)
+    job = FakeJob("tests.changing:Changing", workers=3, samples=240, batch_size=4, epochs=2, seed=1)
+    with pytest.raises(PolicyError, match=r"^policy .*Changing: wanted must return a policy but returned 'asp'"):
+        job.run({})

@@ -137,3 +137,15 @@ def test_an_exit_status_of_the_script_is_not_the_jobs(place: Place, status: int)
     assert done.returncode == 1, done.stderr
     assert f"polyrhythm: rank 0 failed with exit code {status}" in done.stderr
     assert "was asked to end" not in done.stderr
+
+
+def test_a_script_that_is_refused_on_the_first_host_waits_for_no_other(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
+    where = ["--nnodes=1:3", f"--rdzv-endpoint=127.0.0.1:{free_port()}", f"--rdzv-id={place.mark}", "--policy=asp"]
+    done = place.run("torch.distributed.init_process_group('gloo')", *where, "--nproc-per-node=2")
+    assert done.returncode == REFUSED, done.stderr
+    assert "init_process_group forms a group of all ranks, for good" in done.stderr
+    ends = "polyrhythm: the script is refused on this host, and no worker of another has joined; the job ends"
+    assert done.stderr.splitlines()[-1] == ends

@@ -9,6 +9,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from polyrhythm.runtime.launch.run_flags import imports, parser_from_source
+from polyrhythm.runtime.launch.torchrun import read_command
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[dict[str, object]]:
@@ -55,3 +56,14 @@ def test_what_torch_takes_from_beside_a_module_is_not_looked_for_at_the_top() ->
         "p": ("os", "path"),
         "re": ("re", ""),
     }
+
+
+@pytest.mark.parametrize("name", ["--rdzv-id", "--rdzv_id", "--job"])
+def test_an_id_that_is_given_is_the_jobs_on_one_host_too(name: str) -> None:
+    assert read_command([name, "fruit", "a.py"]).config.job == "fruit"
+
+
+def test_jobs_without_an_id_are_told_apart() -> None:
+    ids = {read_command([*words, "a.py"]).config.job for words in ([], [], ["--rdzv-id", "none"])}
+    assert len(ids) == 3
+    assert "none" not in ids

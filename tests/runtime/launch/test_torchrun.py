@@ -211,6 +211,8 @@ WRONG = {
     ("--node-rank", "5", "a.py"): "--node-rank must be from 0 to 0 with --nnodes 1, not 5",
     ("--standalone", "--nnodes", "2", "a.py"): "--standalone is for one host, and --nnodes 2 for several; leave",
     ("--nnodes", "2", "--rdzv-id", "a", "--job", "b", "a.py"): "--rdzv-id a and --job b are two ids of one job",
+    ("--rdzv-id", "a", "--job", "b", "a.py"): "--rdzv-id a and --job b are two ids of one job",
+    ("--rdzv-id", "a/b", "a.py"): "--rdzv-id must be",
     ("--master-port", "99999", "a.py"): "--master-port must be from 0 to 65535 but got 99999",
     ("--tee", "3", "a.py"): "--tee 3 has no meaning here: what workers print comes out here as it is; leave it out",
     ("--log-dir", "logs", "a.py"): "--log-dir logs has no meaning here",

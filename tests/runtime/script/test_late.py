@@ -22,3 +22,10 @@ def test_their_state_begins_as_without_us(tmp_path: Path, optimizer: tuple[str, 
     adapted(run, "late.py", *optimizer)
     assert (run / "weights.0").read_text("utf-8") == (alone / "weights.0").read_text("utf-8")
     assert (run / "weights.1").read_text("utf-8") == (run / "weights.0").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("dampening", "said"), [("0.5", 1), ("0", 0)])
+def test_on_servers_it_is_said_where_their_momentum_begins_otherwise(tmp_path: Path, dampening: str, said: int) -> None:
+    run = adapted(tmp_path, "late.py", "SGD", "lr=0.1", "momentum=0.9", f"dampening={dampening}", policy="asp")
+    line = "seldom.weight, which trains later than others, begins its momentum with 1 - dampening of its first gradient"
+    assert sum(line in run.stderr(rank) for rank in run.ranks) == said * len(run.ranks)

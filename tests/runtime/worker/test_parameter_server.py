@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ from torch import nn
 
 import polyrhythm
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.worker.parameter_server import LOOK_EVERY, WRITTEN
+from polyrhythm.runtime.worker.parameter_server import LOOK_EVERY, WRITTEN, LateBeginning
+from polyrhythm.runtime.worker.replica import ScriptReplica
 from tests.runtime.jobs import Numbered, flat, make_model, make_optimizer, run_job
+
+Capture = pytest.CaptureFixture[str]
 
 
 def train(rank: int, clipped: int | None, samples: int = 48) -> str:
@@ -83,3 +87,46 @@ def test_one_that_asks_for_the_state_goes_on(tmp_path: Path) -> None:
     os.mkfifo(begun)
     os.mkfifo(made)
     assert run_job(ask, 2, begun, made, policy="asp") == ["", ""]
+
+
+def late_beginning(*, stateful: bool = False, **options: Any) -> tuple[nn.Linear, LateBeginning]:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
+    if stateful:
+        model.weight.grad = torch.ones(1, 2)
+        optimizer.step()
+    return model, LateBeginning(ScriptReplica(model, optimizer))
+
+
+def said_at(steps: list[tuple[bool, bool]], model: nn.Linear, late: LateBeginning, capsys: Capture) -> list[str]:
+    """What is said in each step, in which weight and bias have a gradient or not."""
+    said = []
+    for weight, bias in steps:
+        model.weight.grad = torch.ones(1, 2) if weight else None
+        model.bias.grad = torch.ones(1) if bias else None
+        late.look()
+        said.append(capsys.readouterr().err)
+    return said
+
+
+def test_a_parameter_whose_momentum_begins_late_is_named_once(capsys: Capture) -> None:
+    model, late = late_beginning(momentum=0.9, dampening=0.5)
+    said = said_at([(True, False), (True, False), (True, True), (True, True)], model, late, capsys)
+    assert said[2].startswith("polyrhythm: bias, which trains later than others, begins its momentum with")
+    assert (said[:2], said[3:]) == (["", ""], [""])
+
+
+def test_so_is_one_that_has_no_state_of_a_phase_before(capsys: Capture) -> None:
+    model, late = late_beginning(stateful=True, momentum=0.9, dampening=0.5)
+    assert said_at([(True, True)], model, late, capsys)[0].startswith("polyrhythm: bias,")
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.9}, {}])
+def test_where_it_makes_no_difference_nothing_is_said(capsys: Capture, options: dict[str, Any]) -> None:
+    model, late = late_beginning(**options)
+    assert said_at([(True, False), (True, True)], model, late, capsys) == ["", ""]
+
+
+def test_parameters_that_skip_a_step_are_not_late(capsys: Capture) -> None:
+    model, late = late_beginning(momentum=0.9, dampening=0.5)
+    assert said_at([(True, True), (True, False), (True, True)], model, late, capsys) == ["", "", ""]

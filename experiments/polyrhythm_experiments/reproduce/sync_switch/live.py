@@ -8,6 +8,7 @@ from polyrhythm.core import Left, Report, Trace
 from polyrhythm.emulation.local import LocalRun, run_local
 from polyrhythm.emulation.pace import Emulation
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.coordinator.recorder import phase_file
 from polyrhythm.telemetry.folders import temporary_folder
 from polyrhythm.training.config import TrainingConfig
 from polyrhythm.training.data.tasks import build_task
@@ -43,7 +44,7 @@ def measure(workers: int, epochs: int = 2) -> LiveSwitch:
     with temporary_folder() as folder:
         trace = Path(folder) / "trace.jsonl"
         result = run_local(run, build_task(config), trace)
-        before, after = Trace.load(trace), Trace.load(trace.with_stem("trace-phase-2"))
+        before, after = Trace.load(trace), Trace.load(trace.with_name(phase_file(trace.stem, 2)))
     last_s = max(event.time_s for event, _ in before.entries if isinstance(event, Report | Left))
     switch_s = after.entries[0][0].time_s - last_s
     return LiveSwitch(workers, switch_s, result.duration_s, result.wall_s - result.duration_s, load)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from polyrhythm.cli.group import ended_early
 from polyrhythm.cli.jobs import At, JobToken
 from polyrhythm.cli.options import ReportFile, given_path, refuse_given, split_policies
 from polyrhythm.cli.outputs import check_apart, json_document, write_files
@@ -109,7 +110,11 @@ def watch(command: list[str], keep: Path | None, specs: list[str], aside: bool) 
             make_folder("--keep", keep)
             for old in keep.glob("*.ring"):
                 old.unlink()
-        code = run_watched(command, folder, aside)
+        try:
+            code = run_watched(command, folder, aside)
+        except KeyboardInterrupt:
+            kept = f": what was watched until then is in {str(keep)!r}, which doctor reads" if keep else ""
+            raise ended_early(kept) from None
         there = any(folder.glob("*.ring"))
         if code and not there:
             raise TraceError(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polyrhythm
 from polyrhythm.doctor.watch.watcher import FOLDER
+from polyrhythm.early_end import ended_too
 from polyrhythm.errors import UsageError
 
 STDERR = 2
@@ -18,9 +19,11 @@ def run_watched(command: Sequence[str], folder: Path, aside: bool = False) -> in
     """Run the command to its end; its exit status. What it prints goes to stderr if it is to stand `aside`."""
     try:
         output = STDERR if aside else None
-        return subprocess.run(command, env=watched_environment(folder), stdout=output, check=False).returncode
+        process = subprocess.Popen(command, env=watched_environment(folder), stdout=output)
     except OSError as error:
         raise UsageError(f"cannot start {command[0]!r}: {error.strerror}; write the command as without us") from error
+    with ended_too(process):
+        return process.wait()
 
 
 def watched_environment(folder: Path) -> dict[str, str]:

@@ -197,7 +197,7 @@ class TraceFiles:
     def mend(self, number: int) -> None:
         """A coordinator was killed while it wrote the trace of this phase: cut off what is half a line."""
         self._goes_on = True
-        path = Path(self._folder or "") / f"{self._job}-phase-{number}.jsonl"
+        path = Path(self._folder or "") / phase_file(self._job, number)
         try:
             if self._folder is not None and path.exists():
                 whole = path.read_bytes().rfind(b"\n") + 1
@@ -213,7 +213,7 @@ class TraceFiles:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._set_aside_earlier(folder)
-            self._stream = open(folder / f"{self._job}-phase-{number}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+            self._stream = open(folder / phase_file(self._job, number), "w", encoding="utf-8")  # noqa: SIM115
             about = {"job": self._job, **({"state": state} if state else {})}
             self._writer = TraceWriter(self._stream, Header(policy.recorded, cluster, about))
         except OSError as error:
@@ -254,17 +254,38 @@ class TraceFiles:
         self._folder = None
 
 
+def phase_file(name: str, number: int) -> str:
+    """What the trace of a phase is called; `phase_of` reads it."""
+    return f"{name}-phase-{number}.jsonl"
+
+
+def phase_of(path: Path, names: str = ".+") -> int:
+    """Number of the phase that a file has the trace of, from 1 on; 0 if it has none, or another name.
+
+    Args:
+        path: the file.
+        names: pattern of those that count.
+
+    >>> phase_of(Path("traces") / phase_file("mine", 3)), phase_of(Path("mine.jsonl"))
+    (3, 0)
+    >>> phase_of(Path(phase_file("mine", 3)), "yours")
+    0
+    """
+    found = re.fullmatch(rf"{names}-phase-(\d+)\.jsonl", path.name)
+    return int(found[1]) if found else 0
+
+
 def set_aside(folder: Path, job: str) -> Path | None:
     """Move what an earlier run of this job has traced to a folder of its own; that folder, if there was something.
 
     The earlier run may have had more phases, or more trainings; a reader would take them for phases of this one.
     """
-    name = re.compile(rf"{re.escape(job)}(-training-\d+)?-phase-\d+\.jsonl")
-    earlier = [path for path in folder.iterdir() if name.fullmatch(path.name) and path.is_file()]
+    names = rf"{re.escape(job)}(?:-training-\d+)?"
+    earlier = [path for path in folder.iterdir() if phase_of(path, names) and path.is_file()]
     if not earlier:
         return None
-    names = (folder / f"{job}-earlier-{number}" for number in count(1))
-    aside = next(path for path in names if not path.exists())
+    asides = (folder / f"{job}-earlier-{number}" for number in count(1))
+    aside = next(path for path in asides if not path.exists())
     aside.mkdir()
     for path in earlier:
         path.rename(aside / path.name)

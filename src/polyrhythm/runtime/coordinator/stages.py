@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor, all_stages
-from polyrhythm.core.misuse import raised
+from polyrhythm.core.driver import answer_of, wanted_by
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import PolicyError, SpecError, UsageError, may_raise
+from polyrhythm.errors import PolicyError, SpecError, UsageError
 from polyrhythm.policies import is_built_in, parse_loaded_policy, parse_policy
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase
@@ -81,8 +81,8 @@ class Stages:
     def resume(self, known: Any) -> None:
         """Go on with what such a policy knew."""
         if isinstance(self.policy, Supervisor) and known is not None:
-            self.known = self.policy.resumed(known)
-            self._remark = self.policy.remark(self.known)
+            self.known = answer_of(self.policy, "in resumed", self.policy.resumed, known)
+            self._remark = answer_of(self.policy, "in remark", self.policy.remark, self.known)
 
     def try_out(self, job: Job) -> None:
         """Let the policy that would run now begin, for nothing.
@@ -98,13 +98,11 @@ class Stages:
         check_cover(policy)
         check_shares(policy, job)
         check_own_data(policy, job)
-        try:
-            policy.init(job.cluster(self._epochs))
-        except may_raise() as error:
-            raise raised(policy, error, "in init") from error
+        answer_of(policy, "in init", policy.init, job.cluster(self._epochs))
 
     def _check_servers(self, job: Job) -> None:
-        stages = all_stages(self.policy, job.cluster(self._epochs)) or (self.stage(job),)
+        cluster = job.cluster(self._epochs)
+        stages = answer_of(self.policy, "in stages", all_stages, self.policy, cluster) or (self.stage(job),)
         told = [member.ready.terms.get(NOT_ON_SERVERS) for member in job.members.values() if member.ready is not None]
         if any(told) and any(runtime_placement(stage.policy) == "servers" for stage in stages):
             raise PolicyError(f"policy {self.policy.spec} runs on parameter servers, but {next(filter(None, told))}")
@@ -114,8 +112,8 @@ class Stages:
         if isinstance(policy, Supervisor):
             if self.known is None:
                 self.known = begun(policy, cluster, job)
-            policy = policy.wanted(self.known)
-        stages = all_stages(policy, cluster)
+            policy = wanted_by(policy, self.known)
+        stages = answer_of(policy, "in stages", all_stages, policy, cluster)
         return next((s for s in stages if s.end_samples > cluster.processed_samples), Stage(policy))
 
     def wants(self, job: Job, policy: Policy[Any]) -> bool:
@@ -125,12 +123,17 @@ class Stages:
     @property
     def keeps(self) -> bool:
         """Whether a supervisor wants the state to be kept that the next phase begins in."""
-        return isinstance(self.policy, Supervisor) and self.known is not None and self.policy.keeps(self.known)
+        return self._supervisor_says("keeps")
 
     @property
     def goes_back(self) -> bool:
         """Whether a supervisor wants the next phase to begin in the state that was kept last."""
-        return isinstance(self.policy, Supervisor) and self.known is not None and self.policy.goes_back(self.known)
+        return self._supervisor_says("goes_back")
+
+    def _supervisor_says(self, name: str) -> bool:
+        policy, known = self.policy, self.known
+        asked = isinstance(policy, Supervisor) and known is not None
+        return asked and bool(answer_of(policy, f"in {name}", getattr(policy, name), known))
 
     def observe(self, job: Job, policy: Policy[Any], event: Event, decisions: Decisions) -> str:
         """Show a supervisor what the policy in force was told and has decided; what it remarks that is new.
@@ -140,30 +143,27 @@ class Stages:
         supervisor = self.policy
         if not isinstance(supervisor, Supervisor) or self.known is None:
             return ""
-        before = supervisor.wanted(self.known)
-        try:
-            self.known = supervisor.observe(self.known, policy, event, decisions)
-        except may_raise() as error:
-            raise raised(supervisor, error, "in observe") from error
-        if (wanted := supervisor.wanted(self.known)) != before:
+        before = wanted_by(supervisor, self.known)
+        self.known = answer_of(supervisor, "in observe", supervisor.observe, self.known, policy, event, decisions)
+        if (wanted := wanted_by(supervisor, self.known)) != before:
             try:
                 runtime_placement(wanted)
                 self.try_out(job)
             except PolicyError as error:
-                self.known = supervisor.bar(self.known, wanted, str(error))
-        remark, self._remark = self._remark, supervisor.remark(self.known)
+                self.known = answer_of(supervisor, "in bar", supervisor.bar, self.known, wanted, str(error))
+        remark, self._remark = self._remark, answer_of(supervisor, "in remark", supervisor.remark, self.known)
         return self._remark if self._remark != remark else ""
 
 
 def begun(supervisor: Supervisor[Any], cluster: Cluster, job: Job) -> Any:
     """What a supervisor knows at first, of the policy with which it would begin too, if this job cannot run that."""
-    known = supervisor.init(cluster)
-    wanted = supervisor.wanted(known)
+    known = answer_of(supervisor, "in init", supervisor.init, cluster)
+    wanted = wanted_by(supervisor, known)
     try:
         check_shares(wanted, job)
         check_own_data(wanted, job)
     except PolicyError as error:
-        return supervisor.bar(known, wanted, str(error))
+        return answer_of(supervisor, "in bar", supervisor.bar, known, wanted, str(error))
     return known
 
 

@@ -42,7 +42,7 @@ from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_wa
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.credentials import make_token
-from polyrhythm.runtime.wire.job_config import TYPES, JobConfig, coordinator_address, make_config
+from polyrhythm.runtime.wire.job_config import NO_ID, TYPES, JobConfig, coordinator_address, make_config
 from polyrhythm.runtime.wire.parent_death import aside, dies_with_us
 from polyrhythm.runtime.wire.protocol import Address
 from polyrhythm.runtime.wire.recovery.removed import REMOVED
@@ -144,8 +144,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     python = [] if config.no_python else [*ADAPTED, *(["-m"] if config.module else [])]
     placed = msgspec.structs.replace(
         config,
-        job=config.job
-        or (check_job_name(config.rdzv_id, config.label("rdzv_id")) if node.count > 1 else uuid.uuid4().hex[:8]),
+        job=job_id(config, node.count),
         token=node.token or make_token(),
         listen=node.listen,
         workers=processes * node.count // config.group_size,
@@ -155,16 +154,22 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
     return LaunchOrder(placed, (*python, *script), processes, node, overruled)
 
 
+def job_id(config: JobConfig, hosts: int) -> str:
+    """As it is given; on one host without one, a new id."""
+    named = hosts > 1 or config.rdzv_id != NO_ID
+    return config.job or (check_job_name(config.rdzv_id, config.label("rdzv_id")) if named else uuid.uuid4().hex[:8])
+
+
 def check_agreement(config: JobConfig, standalone: bool) -> None:
-    """Of two flags that say different things on several hosts, neither would be the one that is meant."""
+    """Of two flags that say different things, neither would be the one that is meant."""
+    if {"job", "rdzv_id"} <= config.given.keys() and config.job != config.rdzv_id:
+        ids = f"{config.label('rdzv_id')} {config.rdzv_id} and {config.label('job')} {config.job}"
+        raise UsageError(f"{ids} are two ids of one job; leave out one")
     if read_hosts(config.nnodes, config.label("nnodes"))[1] == 1:
         return
     hosts = f"{config.label('nnodes')} {config.nnodes}"
     if standalone:
         raise UsageError(f"--standalone is for one host, and {hosts} for several; leave out one")
-    if {"job", "rdzv_id"} <= config.given.keys() and config.job != config.rdzv_id:
-        ids = f"{config.label('rdzv_id')} {config.rdzv_id} and {config.label('job')} {config.job}"
-        raise UsageError(f"{ids} are two ids of one job; leave out one")
 
 
 def take_up_tls(config: JobConfig, node: Node) -> None:

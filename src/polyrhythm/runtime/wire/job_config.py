@@ -47,6 +47,9 @@ StartMethod: TypeAlias = Literal["spawn", "fork", "forkserver"]
 
 START_METHODS: tuple[str, ...] = get_args(StartMethod)
 
+NO_ID = "none"
+"""What torchrun takes for the id of a job that is given none."""
+
 
 class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The flags of torchrun that mean something here, with torchrun's names and defaults.
@@ -57,7 +60,7 @@ class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         node_rank: of this host, from 0.
         rdzv_backend: static or c10d; the coordinator is the meeting point in both cases.
         rdzv_endpoint: HOST or HOST:PORT of host 0.
-        rdzv_id: id of a job on several hosts that has no `JobConfig.job`.
+        rdzv_id: id of a job that has no `JobConfig.job`; none on one host: a new one.
         master_addr: host 0, in place of `rdzv_endpoint`.
         master_port: its port.
         max_restarts: how often a host starts workers again that have died.
@@ -74,7 +77,7 @@ class TorchrunFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     node_rank: int = 0
     rdzv_backend: str = "static"
     rdzv_endpoint: str = ""
-    rdzv_id: str = "none"
+    rdzv_id: str = NO_ID
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
     max_restarts: int = 0

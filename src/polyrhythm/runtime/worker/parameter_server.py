@@ -12,9 +12,12 @@ from torch import Tensor
 from polyrhythm.core import Settings, Traits
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError, UsageError
+from polyrhythm.lines import first_to_say, say
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.wire.protocol import Cancelled, Go, Over, Pushed, Ready, Skipped, ToWorker
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
+from polyrhythm.runtime.worker.replica import ScriptReplica
+from polyrhythm.training.optimizer import is_stateless
 from polyrhythm.training.signals import sizes_of
 
 WITHOUT = Traits()
@@ -31,6 +34,38 @@ WRITTEN = (
     "the script changes parameters by itself, such as to clip or load them, but those of the job are on servers, which "
     "do not see it; do it before the session, or use a policy on workers, such as bsp or local"
 )
+
+
+BEGUN = (
+    "{}, which trains later than others, begins its momentum with 1 - dampening of its first gradient: servers do not "
+    "tell that from later ones; without dampening, or under a policy on workers, such as bsp or local, it is all of it"
+)
+
+
+class LateBeginning:
+    """Says which parameter has its first gradient after a step of others, where that makes a difference on servers.
+
+    Args:
+        replica: the worker's.
+    """
+
+    def __init__(self, replica: ScriptReplica) -> None:
+        self._replica, self._watches = replica, replica.damps
+        begun = {p for p in replica.parameters if not is_stateless(replica.optimizer.state.get(p, {}))}
+        self._late = {*replica.parameters} - begun if begun else None
+
+    def look(self) -> None:
+        """At the gradients of a step."""
+        if not self._watches:
+            return
+        without = {p for p in self._replica.parameters if p.grad is None}
+        late = (without if self._late is None else self._late) - without
+        self._late = without if self._late is None else self._late & without
+        name = next((name for name, p in self._replica.names.items() if p in late), "")
+        if name:
+            self._watches = False
+            if first_to_say(BEGUN):
+                say(BEGUN.format(name))
 
 
 class Granted:
@@ -145,6 +180,7 @@ class ParameterServerMode(Granted):
         self._sent = VOID, 0
         """Number and samples of the step whose gradient was sent last."""
         self._read = 0
+        self._late: LateBeginning | None = None
         self._sizes: tuple[int, Tensor] | None = None
         """Of the parameters, as they were taken over for the step under way, if it is looked at."""
 
@@ -161,6 +197,8 @@ class ParameterServerMode(Granted):
         """
         if self._is_written():
             raise UsageError(WRITTEN)
+        self._late = self._late or LateBeginning(self._context.replica)
+        self._late.look()
         self._push(samples)
         self._context.replica.hide_gradients()
 

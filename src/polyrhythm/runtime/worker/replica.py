@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from polyrhythm.core import Cluster, Policy, all_stages
@@ -176,6 +176,12 @@ class ScriptReplica:
     def grad_sq_norm(self) -> float:
         """Squared L2 norm of all gradients together; reads the device once."""
         return squared_norm(local_part(p.grad) for p in self.parameters if p.grad is not None)
+
+    @property
+    def damps(self) -> bool:
+        """Whether SGD damps the gradients of its momentum, which it does not with the first of each parameter."""
+        rows = self._rows()
+        return any(issubclass(kind, SGD) and row.get("dampening") and row.get("momentum") for kind, row in rows)
 
     def hide_gradients(self) -> None:
         """Make the optimizer step that follows do nothing: a parameter without a gradient is left alone."""

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from polyrhythm.lines import first_to_say, say
 from polyrhythm.runtime.collectives.shared.peer_memory import LIBRARY
 from polyrhythm.runtime.collectives.shared.words import DEVICE, INODE, LENT, LIVE, PROCESS
 
@@ -35,6 +36,7 @@ SPARED: Final = 64
 MAP_FIXED: Final = 0x10
 FILE: Final = re.compile("</(torch_[^/>]+)>")
 """A file of torch's in `ROOM`, in its errors."""
+COPIED: Final = "long vectors are copied at each exchange, which takes longer"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +124,7 @@ class Lender:
         except RuntimeError as error:  # there was no room after all, or a limit forbids it
             self._moves = False
             remove_left(str(error))
+            tell_copied(f"{ROOM}: {without_file(error)}; see ulimit -f and ulimit -n")
             return None
 
     def _comes_again(self, storage: torch.UntypedStorage) -> bool:
@@ -154,13 +157,47 @@ def move(storage: torch.UntypedStorage, members: int) -> LentStorage | None:
     with LOCK:
         taken = {lent.number for lent in live()}
         number = next((number for number in range(MOST) if number not in taken), None)
-        if number is None or room() < 2 * members * storage.nbytes() or not spares_descriptors():
+        if number is None:
+            return None
+        if why := obstacle(2 * members * storage.nbytes()):
+            tell_copied(why)
             return None
         fd, byte_count = storage._share_fd_cpu_()
         place, file = (storage.data_ptr(), byte_count), os.fstat(fd)
         lent = LentStorage(number, StorageWeakRef(storage), *place, fd, file.st_ino, file.st_dev)
         STORAGES[storage._cdata] = lent
         return lent
+
+
+def obstacle(needed: int) -> str:
+    """Why so many bytes cannot be lent, and the remedy; nothing if they can."""
+    if room() < needed:
+        return why_no_room(needed)
+    if not spares_descriptors():
+        return f"this process has fewer than {SPARED} free descriptors; raise ulimit -n"
+    return ""
+
+
+def why_no_room(needed: int) -> str:
+    try:
+        kind = file_system_of(ROOM)
+    except OSError:
+        return f"{ROOM} is not there; mount a tmpfs there"
+    if kind != "tmpfs":
+        return f"{ROOM} is no tmpfs{kind and f' but {kind}'}; mount a tmpfs there"
+    return f"{ROOM} has not {needed / 1e6:,.0f} MB free; enlarge it, as with docker run --shm-size"
+
+
+def without_file(error: RuntimeError) -> str:
+    """What torch says, without the name of its file, which tells nobody anything."""
+    return FILE.sub("a file", str(error)).partition("\n")[0]
+
+
+@cache
+def tell_copied(why: str) -> None:
+    """Say once on a host why nothing is lent, and the remedy: all is as exact without, but slower."""
+    if first_to_say(COPIED):
+        say(f"{COPIED}: {why}")
 
 
 def spares_descriptors() -> bool:
@@ -273,7 +310,12 @@ class Borrowed:
             for rank, said in enumerate(self._columns[LENT]):
                 if rank != self._rank and said >> 8 & 1:
                     self._found[rank, number_in(said)] = self._open_one(rank, said >> 16, byte_count)
-        except (OSError, RuntimeError):
+        except PermissionError as error:
+            tell_copied(
+                f"a process may not open the memory of another ({error.strerror}); run all of a host as one user"
+            )
+            return False
+        except (OSError, RuntimeError):  # somebody is gone, or has another meaning for the number
             return False
         return True
 

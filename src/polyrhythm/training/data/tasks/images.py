@@ -97,8 +97,24 @@ def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     return mean.float().view(-1, 1, 1), std.clamp(min=1).float().view(-1, 1, 1)  # a blank channel has none
 
 
+def fetch_images(kind: ImageSet, folder: str | None) -> None:
+    """Have all splits in the cache, so that nobody who reads them later finds them missing or broken.
+
+    Raises:
+        DataError: as of `image_task`.
+    """
+    for split in SPLITS:
+        cached_split(kind, split, folder)
+
+
 def load_split(kind: ImageSet, split: str, folder: str | None) -> Split:
-    """One split, from the cache if it was decoded before."""
+    """One split, in memory."""
+    tensors = torch.load(cached_split(kind, split, folder), weights_only=True)
+    return Split(tensors["inputs"], tensors["targets"])
+
+
+def cached_split(kind: ImageSet, split: str, folder: str | None) -> Path:
+    """Where one split is decoded, as it is now if it was not before."""
     files = local_files(kind, split, Path(folder)) if folder is not None else []
     facts = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     digest = sha256(repr((kind, split, facts)).encode()).hexdigest()[:16]
@@ -106,8 +122,7 @@ def load_split(kind: ImageSet, split: str, folder: str | None) -> Split:
     if not cached.exists():
         table = read_parquet(files) if files else download(kind, split)
         save(cached, decode(kind, table))
-    tensors = torch.load(cached, weights_only=True)
-    return Split(tensors["inputs"], tensors["targets"])
+    return cached
 
 
 def cache_folder() -> Path:

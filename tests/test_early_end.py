@@ -1,0 +1,117 @@
+"""Ctrl-C and SIGTERM, at any time of a command."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from polyrhythm.early_end import EarlyEnd
+
+SIGNALS = [(signal.SIGTERM, "ended by SIGTERM", 143), (signal.SIGINT, "interrupted", 130)]
+
+
+@pytest.fixture(autouse=True)
+def heeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Also where the tests themselves run in a driver's background, which ignores Ctrl-C."""
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("number", "how", "status"), SIGNALS)
+def test_a_signal_ends_a_block_and_its_handlers_are_as_before(number: int, how: str, status: int) -> None:
+    end = EarlyEnd()
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with end.by_signals():
+        with pytest.raises(KeyboardInterrupt), end.by_signals():
+            signal.raise_signal(number)
+        assert (end.came, end.how, end.status) == (True, how, status)
+    assert not end.came
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_what_was_ignored_stays_ignored() -> None:
+    end = EarlyEnd()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with end.by_signals():
+        signal.raise_signal(signal.SIGINT)
+    assert not end.came
+
+
+def test_another_thread_leaves_signals_alone() -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        with EarlyEnd().by_signals():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_what_fails_after_a_signal_fails_for_it() -> None:
+    end = EarlyEnd()
+
+    def fail() -> None:
+        raise RuntimeError("a process is gone")
+
+    def fail_late() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            fail()
+
+    with end.by_signals():
+        with pytest.raises(RuntimeError), end.alone():
+            fail()
+        with pytest.raises(KeyboardInterrupt), end.alone():
+            fail_late()
+        assert end.by_sigterm
+
+
+def test_an_interrupt_without_a_signal_is_as_one_by_ctrl_c() -> None:
+    end = EarlyEnd()
+    assert (end.came, end.how, end.status) == (False, "interrupted", 130)
+
+
+WHILE_IMPORTING = """
+import os, signal, sys
+
+class Ender:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), {number})
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Ender())
+from polyrhythm.cli import main
+sys.argv = ["polyrhythm", *{words}]
+main()
+"""
+"""A process that a signal reaches while it imports a module."""
+
+
+@pytest.mark.parametrize(("number", "how", "status"), SIGNALS)
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("typer", ("policies",)),
+        ("torch", ("simulate", "local-straggler")),
+        ("torch", ("run", "--policy", "asp", os.devnull)),
+    ],
+)
+def test_a_signal_during_imports_is_one_line(
+    number: int, how: str, status: int, module: str, words: tuple[str, ...]
+) -> None:
+    code = WHILE_IMPORTING.format(module=module, number=int(number), words=words)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.splitlines()[-1].startswith(f"polyrhythm: {how}")
+    assert len(done.stderr.splitlines()) == 1
