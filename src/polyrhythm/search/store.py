@@ -92,18 +92,25 @@ class TrialStore:
             values = (job, plan.knob.template, spec, made_by(plan, metric))
             connection.execute("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?)", values)
 
+    def note_family(self, family: str, parts: Mapping[str, str]) -> None:
+        """Note what the jobs of a family share, as its first answer is there; otherwise as `agree`."""
+        with self._open() as connection:
+            values = (family, msgspec.json.encode(dict(parts)).decode())
+            connection.execute("INSERT OR IGNORE INTO families VALUES (?, ?)", values)
+        self.agree(family, parts)
+
     def agree(self, family: str, parts: Mapping[str, str]) -> None:
-        """Note what the jobs of a family share, or check it.
+        """Check that a job is of its family; a family without an answer has any job.
 
         Args:
             family: a name that the user has chosen.
             parts: what must be the same in all its jobs, by the name that a user knows.
         """
         with self._open() as connection:
-            values = (family, msgspec.json.encode(dict(parts)).decode())
-            connection.execute("INSERT OR IGNORE INTO families VALUES (?, ?)", values)
-            (text,) = connection.execute("SELECT agreed FROM families WHERE name = ?", (family,)).fetchone()
-        known = self._read(text, dict[str, str], f"the job family {family!r}")
+            row = connection.execute("SELECT agreed FROM families WHERE name = ?", (family,)).fetchone()
+        if row is None:
+            return
+        known = self._read(row[0], dict[str, str], f"the job family {family!r}")
         for name, value in parts.items():
             if known.get(name) != value:
                 raise UsageError(
