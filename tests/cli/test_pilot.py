@@ -248,6 +248,13 @@ def test_the_first_run_of_a_search_asks_for_the_epochs_that_later_ones_count(
         refuse_shares(baseline)
 
 
+@pytest.mark.parametrize("flag", ["--job-family", "--store", "--metric"])
+def test_a_flag_without_a_value_is_refused(words: list[str], flag: str) -> None:
+    """As of a variable of a shell that is not set: the job would be one of no family."""
+    with pytest.raises(PolyrhythmError, match=f"^{flag} has no value; give one or leave it out$"):
+        read_pilot([f"{flag}=", *words])
+
+
 def test_pilots_neither_keep_checkpoints_nor_go_on_from_one(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,10 @@ class TrialStore:
         except sqlite3.Error as error:
             raise UsageError(f"store {str(self.path)!r}: {error}; {REMEDY}") from error
 
+    def refuse_read_only(self) -> None:
+        with self._open() as connection:
+            connection.execute("DELETE FROM outcomes WHERE FALSE")  # BEGIN IMMEDIATE only reads such a file
+
     def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
         with self._open() as connection:
             rows = connection.execute("SELECT outcome FROM outcomes WHERE job = ? ORDER BY rowid", (job,)).fetchall()
