@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from polyrhythm.cli.doctor.show import policy_heads, policy_rows
 from polyrhythm.doctor.diagnosis import LEAST_STEPS, diagnose
 from polyrhythm.doctor.evidence import Evidence
 from polyrhythm.doctor.outlook import Prospect
@@ -37,6 +38,22 @@ def test_a_rate_that_nobody_has_measured_is_told_as_such() -> None:
     said = diagnose(replace(evidence, equalised=True), predict=no_table).facts
     assert said["under bsp"].endswith("samples/s worked out")
     assert "today" not in said
+
+
+def test_of_a_job_whose_ranks_do_not_meet_it_tells_what_bsp_would_take() -> None:
+    """Rank 2 takes twice as long as the others, and nobody waits for it."""
+    own_s = np.full((4, 200), 0.02)
+    own_s[2] = 0.04
+    none = np.zeros_like(own_s)
+    alone = replace(job(own_s), waiting_s=none, communication_s=none, synchronous=False)
+    answer = diagnose(alone, ["bsp", "balanced"])
+    assert answer.verdict == "Rank 2 on host1 is slow in computing, which would cost 50 % of the job under bsp."
+    assert answer.why[0].endswith("3.96 s of 7.92 s lost (50 %)")
+    assert answer.facts["today"] == "1,400 samples/s measured"
+    assert answer.facts["under bsp"].startswith("800 samples/s worked out, ")
+    assert "more than bsp, with the gradients of bsp" in answer.next_step
+    assert "today" not in [*policy_heads(answer), *(field for row in policy_rows(answer) for field in row)]
+    assert diagnose(alone, ["bsp"]).next_step.endswith("Bsp would do: no other policy is worth its price here.")
 
 
 def test_too_few_steps_are_no_evidence() -> None:

@@ -117,9 +117,15 @@ class Evidence:
         return np.asarray(np.maximum(0.0, self.step_s.mean(axis=0) - self.own_s.max(axis=0)))
 
     @property
+    def of_bsp(self) -> bool:
+        """Whether what is told is what the job would take under BSP, and not what it takes under its policy."""
+        return self.equalised or not self.synchronous
+
+    @property
     def seconds(self) -> float:
-        """Of the mean rank, all steps together."""
-        return float(self.step_s.sum(axis=1).mean())
+        """All steps together, of the mean rank; where ranks do not meet, as if they did."""
+        times_s = self.step_s.mean(axis=0) if self.synchronous else self.own_s.max(axis=0) + self.exchange_s
+        return float(times_s.sum())
 
     def host(self, row: int) -> str:
         return self.hosts[row] if self.hosts else ""
