@@ -56,6 +56,17 @@ def test_of_a_job_whose_ranks_do_not_meet_it_tells_what_bsp_would_take() -> None
     assert diagnose(alone, ["bsp"]).next_step.endswith("Bsp would do: no other policy is worth its price here.")
 
 
+def test_a_wait_for_steps_before_is_no_exchange_of_this_one() -> None:
+    """Every eighth step ends in an average of 2 ms, for which the others have waited since seven steps."""
+    own_s = np.full((4, 200), 0.02)
+    own_s[2] = 0.04
+    stood_s = np.zeros_like(own_s)
+    stood_s[:, 7::8] = 8 * 0.02 + 0.002
+    stood_s[2, 7::8] = 0.002
+    apart = replace(job(own_s), waiting_s=stood_s, communication_s=np.zeros_like(own_s), synchronous=False)
+    assert diagnose(apart, predict=no_table).facts["under bsp"].startswith("795 samples/s worked out")
+
+
 def test_too_few_steps_are_no_evidence() -> None:
     own_s = drawn(steps=LEAST_STEPS - 1)
     own_s[1] *= 5

@@ -113,7 +113,12 @@ class Evidence:
 
     @property
     def exchange_s(self) -> NDArray[np.float64]:
-        """Of each step, what is left once the last rank has done its own: the exchange, until the mean rank goes on."""
+        """Of each step, what is left once the last rank has done its own: the exchange, until the mean rank goes on.
+
+        Where ranks do not meet in each step, what even the one stands that stands least: others wait for steps before.
+        """
+        if not self.synchronous:
+            return np.asarray((self.waiting_s + self.communication_s).min(axis=0))
         return np.asarray(np.maximum(0.0, self.step_s.mean(axis=0) - self.own_s.max(axis=0)))
 
     @property
