@@ -41,7 +41,9 @@ def test_a_job_without_a_name_is_refused(call: Call, words: tuple[str, ...]) -> 
     assert done.stderr.endswith("but got ''\n")
 
 
-@pytest.mark.parametrize("words", [("ctl", "twoo", "end"), ("ctl", "twoo"), ("top", "twoo")])
+@pytest.mark.parametrize(
+    "words", [("ctl", "twoo", "end"), ("ctl", "twoo"), ("top", "twoo"), ("doctor", "--job", "twoo")]
+)
 def test_a_job_that_does_not_run_is_answered_with_those_that_do(call: Call, words: tuple[str, ...]) -> None:
     done = call(*words)
     assert (done.exit_code, done.stdout) == (2, "")
