@@ -27,6 +27,12 @@ def test_no_job_is_an_empty_list(call: Call, monkeypatch: pytest.MonkeyPatch) ->
     assert json.loads(call("ctl", "--json").stdout) == []
 
 
+def test_the_jobs_of_another_host_cannot_be_listed(call: Call) -> None:
+    done = call("ctl", "--at", "tcp:node0:29400")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "polyrhythm: --at tcp:node0:29400 needs the id of the job there, as in ctl JOB --at ...\n"
+
+
 @pytest.mark.parametrize("words", [("",), ("", "end"), ("", "switch", "asp"), ("", "--json")])
 def test_a_job_without_a_name_is_refused(call: Call, words: tuple[str, ...]) -> None:
     done = call("ctl", *words)
@@ -35,7 +41,9 @@ def test_a_job_without_a_name_is_refused(call: Call, words: tuple[str, ...]) -> 
     assert done.stderr.endswith("but got ''\n")
 
 
-@pytest.mark.parametrize("words", [("ctl", "twoo", "end"), ("ctl", "twoo"), ("top", "twoo")])
+@pytest.mark.parametrize(
+    "words", [("ctl", "twoo", "end"), ("ctl", "twoo"), ("top", "twoo"), ("doctor", "--job", "twoo")]
+)
 def test_a_job_that_does_not_run_is_answered_with_those_that_do(call: Call, words: tuple[str, ...]) -> None:
     done = call(*words)
     assert (done.exit_code, done.stdout) == (2, "")

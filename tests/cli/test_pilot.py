@@ -9,10 +9,11 @@ import pytest
 from polyrhythm.cli import pilot
 from polyrhythm.cli.pilot import Pilot, accuracy_in, job_of, piloted_trial, read_pilot, resolved, trials_of
 from polyrhythm.early_end import early_end
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import JobError, PolyrhythmError
 from polyrhythm.runtime.launch.torchrun import read_command
+from polyrhythm.runtime.wire.config_sources import PILOT
 from polyrhythm.runtime.wire.job_config import JobConfig
-from polyrhythm.runtime.worker.refusals import PILOT, refuse_shares
+from polyrhythm.runtime.worker.refusals import refuse_shares
 from polyrhythm.search.plan import SearchTrial, TrialOutcome
 from tests.search.jobs import knee
 
@@ -129,6 +130,22 @@ def test_a_family_shares_its_point_whatever_the_script_is_told(
         resolved([*family, "--nproc-per-node", "3", *words[2:]])
 
 
+@pytest.mark.parametrize("asked", ["for its point", "to search, in vain"])
+def test_a_family_is_not_settled_by_a_job_that_has_found_nothing(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    def trial_of(pilot: Pilot, trial: SearchTrial) -> TrialOutcome:
+        if "3" in pilot.flags:
+            raise JobError("the script fails")
+        return knee(0.3)(trial)
+
+    monkeypatch.setattr(pilot, "piloted_trial", trial_of)
+    family, search = ["--job-family", "digits"], ["--search"] if asked == "to search, in vain" else []
+    with pytest.raises(PolyrhythmError, match=r"the script fails|no switch point is known .*family digits"):
+        resolved([*family, *search, "--nproc-per-node", "3", *words[2:]])
+    assert "switch:bsp@0.375,asp" in resolved([*family, *with_search(words)])
+
+
 def test_jobs_of_a_family_share_no_accuracies(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The first search is interrupted after its baseline; the second has another rate, and another accuracy."""
     made: list[SearchTrial] = []
@@ -230,6 +247,35 @@ def test_the_first_run_of_a_search_asks_for_the_epochs_that_later_ones_count(
     monkeypatch.setenv(PILOT, "1")
     with pytest.raises(PolyrhythmError, match="nobody has said how many there are"):
         refuse_shares(baseline)
+
+
+@pytest.mark.parametrize("flag", ["--job-family", "--store", "--metric"])
+def test_a_flag_without_a_value_is_refused(words: list[str], flag: str) -> None:
+    """As of a variable of a shell that is not set: the job would be one of no family."""
+    with pytest.raises(PolyrhythmError, match=f"^{flag} has no value; give one or leave it out$"):
+        read_pilot([f"{flag}=", *words])
+
+
+def test_pilots_neither_keep_checkpoints_nor_go_on_from_one(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a candidate would be judged by what the baseline has trained."""
+    python = tmp_path / "python"
+    told = '[ -z "$POLYRHYTHM_CHECKPOINT$POLYRHYTHM_EVERY" ] && echo accuracy 0.5; echo $* > told'
+    python.write_text(f"#!/bin/sh\n{told}\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(python))
+    without = read_pilot(words)
+    monkeypatch.setenv("POLYRHYTHM_CHECKPOINT", "there")
+    (tmp_path / "job.toml").write_text("every = '5m'\n", encoding="utf-8")
+    found = read_pilot(["--config", "job.toml", "--checkpoint=here", "--keep", "2", *words])
+    assert found is not None
+    assert without is not None
+    assert piloted_trial(found, TRIAL).accuracy == 0.5
+    assert not any(name in Path("told").read_text(encoding="utf-8") for name in ("--checkpoint", "--every", "--keep"))
+    assert job_of(found) == job_of(without)
+    assert {"--checkpoint=here", "--every=5m"} <= {*found.command("asp", 0)}, "the run at the point keeps them"
 
 
 def test_the_number_of_the_run_goes_to_the_script(words: list[str]) -> None:

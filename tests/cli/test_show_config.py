@@ -48,6 +48,18 @@ def test_no_script_is_needed_and_a_searched_policy_is_shown_as_given() -> None:
     assert "policy sync-switch --policy" in shown("--policy", "sync-switch", "--search", "--show-config")
 
 
+def test_the_terms_of_a_search_are_shown_where_there_is_one(job_file: str) -> None:
+    Path(job_file).write_text("policy = 'sync-switch'\nsettings = 2\ndata = ['a', 'b']\n", encoding="utf-8")
+    family, words = ["--job-family", "digits"], ["--config", job_file, "--show-config"]
+    lines = shown(*family, *words)
+    there = f"settings 2 {job_file}", f"data a, b {job_file}", "job-family digits --job-family", "runs 3 default"
+    assert {*there, "search false default"} <= {*lines}
+    assert not any(line.startswith("settings ") for line in shown(*words, "--policy", "asp")), "without effect"
+    assert shown(*family, *words, "--policy", "asp", status=2) == [
+        "polyrhythm: --job-family goes with --policy sync-switch, and the policy is another one"
+    ]
+
+
 def test_what_is_wrong_is_one_line(job_file: str) -> None:
     assert shown("--config", job_file, "--show-config", "--shards", "0", status=2) == [
         "polyrhythm: --shards must be at least 1 but got 0"

@@ -4,7 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyrhythm.doctor.diagnosis import LEAST_STEPS, SETTLING, diagnose
+from polyrhythm.cli.doctor.show import policy_heads, policy_rows
+from polyrhythm.doctor.diagnosis import LEAST_STEPS, diagnose
 from polyrhythm.doctor.evidence import Evidence
 from polyrhythm.doctor.outlook import Prospect
 from tests.doctor.jobs import EXCHANGE_S, drawn, job, linked
@@ -39,16 +40,31 @@ def test_a_rate_that_nobody_has_measured_is_told_as_such() -> None:
     assert "today" not in said
 
 
-def test_a_job_in_which_nobody_waits_has_the_rate_of_bsp_worked_out() -> None:
-    """Not that of its mean step, which is no policy's: the slowest of each step holds all up."""
-    own_s = drawn()
-    own_s[1] *= 3
-    apart = replace(job(own_s), synchronous=False, waiting_s=np.zeros_like(own_s), communication_s=np.zeros_like(own_s))
-    said = diagnose(apart, predict=no_table).facts
-    settled = own_s[:, SETTLING:]
-    rate = len(own_s) * (apart.batch_size or 0) / settled.max(axis=0).mean()
-    assert said["under bsp"] == f"{rate:,.0f} samples/s worked out"
-    assert "today" not in said
+def test_of_a_job_whose_ranks_do_not_meet_it_tells_what_bsp_would_take() -> None:
+    """Rank 2 takes twice as long as the others, and nobody waits for it."""
+    own_s = np.full((4, 200), 0.02)
+    own_s[2] = 0.04
+    none = np.zeros_like(own_s)
+    alone = replace(job(own_s), waiting_s=none, communication_s=none, synchronous=False)
+    answer = diagnose(alone, ["bsp", "balanced"])
+    assert answer.verdict == "Rank 2 on host1 is slow in computing, which would cost 50 % of the job under bsp."
+    assert answer.why[0].endswith("3.96 s of 7.92 s lost (50 %)")
+    assert answer.facts["today"] == "1,400 samples/s measured"
+    assert answer.facts["under bsp"].startswith("800 samples/s worked out, ")
+    assert "more than bsp, with the gradients of bsp" in answer.next_step
+    assert "today" not in [*policy_heads(answer), *(field for row in policy_rows(answer) for field in row)]
+    assert diagnose(alone, ["bsp"]).next_step.endswith("Bsp would do: no other policy is worth its price here.")
+
+
+def test_a_wait_for_steps_before_is_no_exchange_of_this_one() -> None:
+    """Every eighth step ends in an average of 2 ms, for which the others have waited since seven steps."""
+    own_s = np.full((4, 200), 0.02)
+    own_s[2] = 0.04
+    stood_s = np.zeros_like(own_s)
+    stood_s[:, 7::8] = 8 * 0.02 + 0.002
+    stood_s[2, 7::8] = 0.002
+    apart = replace(job(own_s), waiting_s=stood_s, communication_s=np.zeros_like(own_s), synchronous=False)
+    assert diagnose(apart, predict=no_table).facts["under bsp"].startswith("795 samples/s worked out")
 
 
 def test_too_few_steps_are_no_evidence() -> None:

@@ -147,6 +147,22 @@ def test_a_file_that_is_no_store_is_one_line(tmp_path: Path) -> None:
         TrialStore(path / "below" / "store.db")
 
 
+def test_a_store_that_cannot_be_written_is_said_before_a_trial(tmp_path: Path) -> None:
+    """Not after it: one can take hours. To SQLite a file of a format to come is one that it can only read."""
+    path = tmp_path / "searches.db"
+    TrialStore(path)
+    content = bytearray(path.read_bytes())
+    content[18] = 3
+    path.write_bytes(content)
+
+    def never(trial: SearchTrial) -> TrialOutcome:
+        raise AssertionError(trial)
+
+    with pytest.raises(PolyrhythmError, match="readonly database; name another file with --store"):
+        search(PLAN, SerialRunner(never), TrialStore(path), JOB)
+    assert TrialStore(path).outcomes(JOB) == (), "it can be read"
+
+
 @pytest.mark.parametrize("content", ["[1", "[1]", '{"--nnodes": 1}', 7, None, "[" * 100_000])
 def test_a_family_that_cannot_be_read_is_one_line(tmp_path: Path, content: object) -> None:
     store = TrialStore(tmp_path / "searches.db")

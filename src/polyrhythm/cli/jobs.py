@@ -153,6 +153,8 @@ def ctl(
 
     from polyrhythm.runtime.launch import control_client as steer
 
+    if job is None and at:
+        raise UsageError(f"--at {at} needs the id of the job there, as in ctl JOB --at ...")
     if job is None:
         list_jobs(json)
         return

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -192,7 +192,7 @@ def parts_of_job(pilot: Pilot) -> dict[str, object]:
         **code_of(pilot.template.replace("{}", "0.5")),
         "script": digest_of([script]) if script.is_file() else str(script),
         "arguments": pilot.script[1:],
-        "flags": without(pilot.flags, ("--job", "--rdzv-id", "--trace")),  # which change nothing
+        "flags": without(without_checkpoints(pilot).flags, ("--job", "--rdzv-id", "--trace")),  # which change nothing
         "data": digest_of(pilot.options.data),
         "processors": os.cpu_count(),
     }
@@ -227,6 +227,8 @@ def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
     runner = SerialRunner(lambda trial: piloted_trial(pilot, trial))
     plan = plan_of(pilot)
     spec = search(plan, runner, store, trials_of(pilot), tell).spec
+    if pilot.options.job_family:
+        store.note_family(pilot.options.job_family, shared_by_family(pilot))
     store.conclude(job, spec, plan, pilot.options.metric)
     return spec
 
@@ -257,16 +259,16 @@ def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
         JobError: if it fails.
     """
     from polyrhythm.runtime.wire.parent_death import dies_with_us
-    from polyrhythm.runtime.worker.refusals import PILOT
     from polyrhythm.search.plan import TrialOutcome
     from polyrhythm.training.divergence import DIVERGED
 
-    command = [sys.executable, "-m", "polyrhythm", "run", *WATCHED, *pilot.command(trial.spec, trial.run)]
+    words = without_checkpoints(pilot).command(trial.spec, trial.run)
+    command = [sys.executable, "-m", "polyrhythm", "run", *WATCHED, *words]
     started = time.perf_counter()
     with (
         subprocess.Popen(
             command,
-            env={**os.environ, PILOT: "1"},
+            env=environment_of_pilot(),
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=dies_with_us(signal.SIGTERM),
@@ -281,6 +283,20 @@ def piloted_trial(pilot: Pilot, trial: "SearchTrial") -> "TrialOutcome":
         raise JobError(f"pilot {trial.spec}, run {trial.run} ended with status {process.returncode}")
     accuracy = accuracy_in(output, pilot.options.metric, trial)
     return TrialOutcome(trial, accuracy or 0.0, time_s, time_s, diverged=accuracy is None)
+
+
+def without_checkpoints(pilot: Pilot) -> Pilot:
+    from polyrhythm.runtime.launch.run_flags import without
+    from polyrhythm.runtime.wire.config_sources import CHECKPOINTS
+
+    return replace(pilot, flags=tuple(without(pilot.flags, [f"--{name}" for name in CHECKPOINTS])))
+
+
+def environment_of_pilot() -> dict[str, str]:
+    from polyrhythm.runtime.wire.config_sources import CHECKPOINTS, PILOT, VARIABLES
+
+    unset = {VARIABLES[name] for name in CHECKPOINTS}
+    return {name: value for name, value in os.environ.items() if name not in unset} | {PILOT: "1"}
 
 
 def accuracy_in(output: str, metric: str, trial: "SearchTrial") -> float | None:

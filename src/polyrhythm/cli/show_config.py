@@ -24,14 +24,33 @@ def config_table(arguments: Sequence[str]) -> str | None:
     """A line a setting, with its value and its source; None if the call does not ask for it."""
     if FLAG not in arguments:
         return None
-    from polyrhythm.runtime.launch.run_flags import from_call, make_parser
+    from polyrhythm.runtime.launch.run_flags import from_call, given_flags, make_parser
 
     parser = add_options(make_parser())
     flags = flags_of(parser, arguments)
     if FLAG not in flags:  # it is the script's
         return None
     chosen, overruled = from_call(parser, flags, os.environ)
-    return "\n".join([*aligned([Row("setting", "value", "source"), *rows(chosen)]), *notes(chosen), *overruled])
+    if searched(chosen):
+        table = [*rows(chosen), *terms(chosen, parser)]
+    else:
+        given_flags(make_parser(), flags)  # which refuses those of a search, as a run does
+        table = [*rows(chosen)]
+    return "\n".join([*aligned([Row("setting", "value", "source"), *table]), *notes(chosen), *overruled])
+
+
+def searched(chosen: "Mapping[str, Given]") -> bool:
+    return "policy" in chosen and bool(template_of(str(chosen["policy"].value)))
+
+
+def terms(chosen: "Mapping[str, Given]", parser: argparse.ArgumentParser) -> Iterator[Row]:
+    """Those of the search."""
+    from polyrhythm.runtime.launch.job_file import SYNC_SWITCH
+    from polyrhythm.runtime.wire.job_config import Given
+
+    for name in SYNC_SWITCH:
+        given = chosen.get(name, Given(parser.get_default(name), "default"))
+        yield Row(name.replace("_", "-"), text(given.value), given.where)
 
 
 def flags_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
@@ -50,8 +69,8 @@ def rows(chosen: "Mapping[str, Given]") -> Iterator[Row]:
     from polyrhythm.runtime.launch.nodes import TOKEN
     from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, make_config
 
-    searched = "policy" in chosen and bool(template_of(str(chosen["policy"].value)))
-    config = make_config({k: v for k, v in chosen.items() if k in TYPES and not (searched and k == "policy")})
+    left_open = ("policy",) if searched(chosen) else ()
+    config = make_config({k: v for k, v in chosen.items() if k in TYPES and k not in left_open})
     for name in TYPES:
         if name not in INTERNAL:
             yield row(name, config, chosen)
@@ -69,11 +88,13 @@ def row(name: str, config: "JobConfig", chosen: "Mapping[str, Given]") -> Row:
 
 
 def text(value: Any) -> str:
-    """A value as it is shown.
+    """A value as it is shown; of a list, what is in it.
 
     >>> text(None), text(True), text(""), text(0.5)
     ('none', 'true', '""', '0.5')
     """
+    if isinstance(value, list):
+        value = ", ".join(map(str, value)) or None
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value) or '""'

@@ -50,6 +50,7 @@ class DoctorAnswer(msgspec.Struct, frozen=True, kw_only=True):
         what_ifs: the same steps with one thing changed.
         notes: what could not be told.
         unit: what the rates of the policies count.
+        gains_over: what their gains are over: the job as it is today, or bsp, where the job has another policy.
     """
 
     verdict: str
@@ -62,6 +63,7 @@ class DoctorAnswer(msgspec.Struct, frozen=True, kw_only=True):
     what_ifs: list[WhatIf] = []
     notes: list[str] = []
     unit: str = "samples"
+    gains_over: str = "today"
 
 
 def diagnose(
@@ -79,7 +81,7 @@ def diagnose(
     return DoctorAnswer(
         verdict=verdict(settled, found),
         why=why(settled, found),
-        next_step=next_step(found, chosen),
+        next_step=next_step(settled, found, chosen),
         enough=True,
         culprits=found,
         facts=facts(settled, rows),
@@ -87,6 +89,7 @@ def diagnose(
         what_ifs=what_ifs(settled, found),
         notes=list(settled.notes),
         unit="samples" if settled.batch_size else "batches",
+        gains_over="bsp" if settled.of_bsp else "today",
     )
 
 
@@ -123,7 +126,8 @@ def suspicion(evidence: Evidence, seen: LateRanks) -> str:
         if times < seen.needed
         else "others were late nearly as often"
     )
-    return f"{rank} was late {times} times, which cost {share(lost_s / evidence.seconds)} of the job, and {doubt}"
+    cost = f"{'would have cost' if evidence.of_bsp else 'cost'} {share(lost_s / evidence.seconds)} of the job"
+    return f"{rank} was late {times} times, which {cost}{' under bsp' if evidence.of_bsp else ''}, and {doubt}"
 
 
 def what_ifs(evidence: Evidence, found: Sequence[Culprit]) -> list[WhatIf]:
@@ -187,12 +191,16 @@ def facts(evidence: Evidence, rows: Sequence[Prospect]) -> dict[str, str]:
     said = {name: text for name, text in said.items() if text}
     if evidence.overlap is not None:
         said["overlap"] = f"{share(evidence.overlap)} of the exchange is hidden behind the backward pass"
-    if evidence.batch_size:
-        measured = evidence.synchronous and not evidence.equalised
-        rate = len(evidence.ranks) * evidence.batch_size / float((step_s if measured else evidence.bsp_step_s).mean())
-        name, known = ("today", "measured") if measured else ("under bsp", "worked out")
-        said[name] = f"{rate:,.0f} samples/s {known}"
-        today = next((row for row in rows if row.policy == TODAY), None)
-        if today:
-            said[name] += f", {today.samples_per_s / rate - 1:+.1%} in the simulator"
-    return said
+    return said | (rates(evidence, evidence.batch_size, rows) if evidence.batch_size else {})
+
+
+def rates(evidence: Evidence, batch_size: int, rows: Sequence[Prospect]) -> dict[str, str]:
+    """Of the job as it is, if it was measured, and of what the simulator has run, if that is another."""
+    said = {}
+    if not evidence.synchronous:
+        said["today"] = f"{float((batch_size / evidence.step_s.mean(axis=1)).sum()):,.0f} samples/s measured"
+    rate = len(evidence.ranks) * batch_size * evidence.steps / evidence.seconds
+    name, known = ("under bsp", "worked out") if evidence.of_bsp else ("today", "measured")
+    simulated = next((row.samples_per_s for row in rows if row.policy == TODAY), None)
+    beside = f", {simulated / rate - 1:+.1%} in the simulator" if simulated is not None else ""
+    return said | {name: f"{rate:,.0f} samples/s {known}{beside}"}

@@ -113,18 +113,24 @@ class Evidence:
 
     @property
     def exchange_s(self) -> NDArray[np.float64]:
-        """Of each step, what is left once the last rank has done its own: the exchange, until the mean rank goes on."""
+        """Of each step, what is left once the last rank has done its own: the exchange, until the mean rank goes on.
+
+        Where ranks do not meet in each step, what even the one stands that stands least: others wait for steps before.
+        """
+        if not self.synchronous:
+            return np.asarray((self.waiting_s + self.communication_s).min(axis=0))
         return np.asarray(np.maximum(0.0, self.step_s.mean(axis=0) - self.own_s.max(axis=0)))
 
     @property
-    def bsp_step_s(self) -> NDArray[np.float64]:
-        """Each step if all wait for the last rank, as in a job under BSP they do."""
-        return np.asarray(self.own_s.max(axis=0) + self.exchange_s)
+    def of_bsp(self) -> bool:
+        """Whether what is told is what the job would take under BSP, and not what it takes under its policy."""
+        return self.equalised or not self.synchronous
 
     @property
     def seconds(self) -> float:
-        """Of the mean rank, all steps together."""
-        return float(self.step_s.sum(axis=1).mean())
+        """All steps together, of the mean rank; where ranks do not meet, as if they did."""
+        times_s = self.step_s.mean(axis=0) if self.synchronous else self.own_s.max(axis=0) + self.exchange_s
+        return float(times_s.sum())
 
     def host(self, row: int) -> str:
         return self.hosts[row] if self.hosts else ""

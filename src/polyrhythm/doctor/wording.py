@@ -59,7 +59,9 @@ def verdict(evidence: Evidence, found: Sequence[Culprit]) -> str:
     late, links = [one for one in found if one.peer is None], [one for one in found if one.peer is not None]
     said = " and ".join(filter(None, [late_sentence(late), link_sentence(links)]))
     lost = share(min(1.0, sum(one.lost_share for one in found)))
-    return f"{said[0].upper()}{said[1:]}, which costs {lost} of the job."
+    costs = "would cost" if evidence.of_bsp else "costs"
+    under = " under bsp" if evidence.of_bsp else ""
+    return f"{said[0].upper()}{said[1:]}, which {costs} {lost} of the job{under}."
 
 
 def late_sentence(late: Sequence[Culprit]) -> str:
@@ -106,25 +108,27 @@ def reason(one: Culprit, evidence: Evidence) -> str:
     return f"{who}: {one.part}{section}, {one.kind}, {often}; {longer}; {lost}"
 
 
-def next_step(found: Sequence[Culprit], chosen: "Prospect | None") -> str:
+def next_step(evidence: Evidence, found: Sequence[Culprit], chosen: "Prospect | None") -> str:
+    now = stay(chosen, evidence.of_bsp)
     if not found:
-        return stay(chosen) or advice(chosen)
+        return now or advice(chosen, evidence.of_bsp)
     first = found[0]
     remedy = REMEDIES[first.part, first.kind == "persistent"]
     text = remedy.format(host=first.host or f"the host of rank {first.rank}", rank=named(first.rank, first.host)) + "."
-    return f"{text} {stay(chosen) or 'Until then: ' + advice(chosen)}".strip()
+    return f"{text} {now or 'Until then: ' + advice(chosen, evidence.of_bsp)}".strip()
 
 
-def stay(chosen: "Prospect | None") -> str:
+def stay(chosen: "Prospect | None", of_bsp: bool) -> str:
     if chosen is None:
         return "No policy was compared."
-    return "Stay on bsp: no other policy is worth its price here." if chosen.policy == "bsp" else ""
+    where = "Bsp would do" if of_bsp else "Stay on bsp"
+    return f"{where}: no other policy is worth its price here." if chosen.policy == "bsp" else ""
 
 
-def advice(chosen: "Prospect | None") -> str:
+def advice(chosen: "Prospect | None", of_bsp: bool) -> str:
     assert chosen is not None, "or there would be nothing to advise"
-    gain = share(chosen.gain)
-    return f"polyrhythm run --policy {chosen.policy} would process {gain} more{paid(chosen)}."
+    gain = f"{share(chosen.gain)} more{' than bsp' if of_bsp else ''}"
+    return f"polyrhythm run --policy {chosen.policy} would process {gain}{paid(chosen)}."
 
 
 def paid(chosen: "Prospect") -> str:

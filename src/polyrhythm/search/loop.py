@@ -65,6 +65,7 @@ def search(
         on_outcome: told of each as soon as it is kept.
         on_state: told how far the search is, and of the trials that run now, before each and after each.
     """
+    store.refuse_read_only()
     state = SearchState(plan, store.outcomes(job))
     known = frozenset(outcome.trial for outcome in state.outcomes)
     while trials := next_trials(state, runner.slots):

@@ -55,6 +55,10 @@ class TrialStore:
         except sqlite3.Error as error:
             raise UsageError(f"store {str(self.path)!r}: {error}; {REMEDY}") from error
 
+    def refuse_read_only(self) -> None:
+        with self._open() as connection:
+            connection.execute("DELETE FROM outcomes WHERE FALSE")  # BEGIN IMMEDIATE only reads such a file
+
     def outcomes(self, job: str) -> tuple[TrialOutcome, ...]:
         with self._open() as connection:
             rows = connection.execute("SELECT outcome FROM outcomes WHERE job = ? ORDER BY rowid", (job,)).fetchall()
@@ -92,18 +96,25 @@ class TrialStore:
             values = (job, plan.knob.template, spec, made_by(plan, metric))
             connection.execute("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?)", values)
 
+    def note_family(self, family: str, parts: Mapping[str, str]) -> None:
+        """Note what the jobs of a family share, as its first answer is there; otherwise as `agree`."""
+        with self._open() as connection:
+            values = (family, msgspec.json.encode(dict(parts)).decode())
+            connection.execute("INSERT OR IGNORE INTO families VALUES (?, ?)", values)
+        self.agree(family, parts)
+
     def agree(self, family: str, parts: Mapping[str, str]) -> None:
-        """Note what the jobs of a family share, or check it.
+        """Check that a job is of its family; a family without an answer has any job.
 
         Args:
             family: a name that the user has chosen.
             parts: what must be the same in all its jobs, by the name that a user knows.
         """
         with self._open() as connection:
-            values = (family, msgspec.json.encode(dict(parts)).decode())
-            connection.execute("INSERT OR IGNORE INTO families VALUES (?, ?)", values)
-            (text,) = connection.execute("SELECT agreed FROM families WHERE name = ?", (family,)).fetchone()
-        known = self._read(text, dict[str, str], f"the job family {family!r}")
+            row = connection.execute("SELECT agreed FROM families WHERE name = ?", (family,)).fetchone()
+        if row is None:
+            return
+        known = self._read(row[0], dict[str, str], f"the job family {family!r}")
         for name, value in parts.items():
             if known.get(name) != value:
                 raise UsageError(

@@ -12,6 +12,7 @@ from polyrhythm.runtime.launch.torchrun import LaunchOrder, read_command
 from polyrhythm.runtime.wire.config_sources import (
     HANDED_ON,
     LOOP_FROM,
+    PILOT,
     VARIABLES,
     Completion,
     combined,
@@ -102,6 +103,13 @@ def test_a_script_chooses_what_nobody_else_has_chosen() -> None:
     assert not completion.heed(2, session_arguments(policy="asp"))
     assert said == ["rank 2 gives its session other arguments than rank 1, whose arguments hold"]
     assert completion.config is config
+
+
+def test_a_run_of_a_search_keeps_no_checkpoints_for_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = {"policy": "asp", "checkpoint": "kept", "every": "5m"}
+    assert session_arguments(**arguments) == arguments
+    monkeypatch.setenv(PILOT, "1")
+    assert session_arguments(**arguments) == {"policy": "asp"}
 
 
 def test_one_that_comes_late_may_have_fewer_epochs_left() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import pytest
 
-from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.errors import PolicyError, PolyrhythmError, UsageError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.job_file import IDLE, KEYS, REFUSED, SYNC_SWITCH
 from polyrhythm.runtime.launch.rendezvous import job_of
@@ -92,6 +92,13 @@ def test_an_impossible_value_is_one_line(values: dict[str, Any], message: str) -
 def test_a_value_of_another_type_is_one_line(name: str, value: object, message: str) -> None:
     with pytest.raises(PolyrhythmError, match=f"^{message}$"):
         converted(name, value, "a.toml")
+
+
+def test_a_policy_that_cannot_run_is_a_setting_that_is_refused() -> None:
+    """It has broken nothing, which would be another exit status."""
+    with pytest.raises(UsageError, match=r"^--policy: policy rlp:loss=probe cannot run on real workers") as refused:
+        JobConfig(policy="rlp:loss=probe", given={"policy": "--policy"})
+    assert not isinstance(refused.value, PolicyError)
 
 
 def test_a_config_travels_whole() -> None:

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from polyrhythm.cli.group import ended_early
-from polyrhythm.cli.jobs import At, JobToken
+from polyrhythm.cli.jobs import At, JobToken, named_right
 from polyrhythm.cli.options import ReportFile, given_path, refuse_given, split_policies
 from polyrhythm.cli.outputs import check_apart, json_document, write_files
 from polyrhythm.errors import TraceError, UsageError
@@ -136,7 +136,9 @@ def look(job: str, seconds: float, at: str, token: str, specs: list[str]) -> "Do
     from polyrhythm.doctor.readers.running import watch_job
     from polyrhythm.runtime.launch import control_client
 
-    return diagnose(watch_job(control_client.at(job, at, token), seconds), specs)
+    with named_right(job, at):
+        seen = watch_job(control_client.at(job, at, token), seconds)
+    return diagnose(seen, specs)
 
 
 def diagnosed(folder: Path, specs: list[str]) -> "DoctorAnswer":

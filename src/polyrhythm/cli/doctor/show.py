@@ -5,21 +5,26 @@ from polyrhythm.doctor.diagnosis import DoctorAnswer, WhatIf
 from polyrhythm.doctor.outlook import Prospect
 from polyrhythm.telemetry.numbers import figure
 
-POLICY_HEADS = ("least", "most", "s an epoch", "gain", "bought with", "assumed", "")
-"""After the policy and its rate."""
+POLICY_HEADS = ("bought with", "assumed", "")
+"""After the figures of the policy."""
 
 CHANGE_HEADS = ("what if", "ms a step", "gain")
 
 
-def policy_row(row: Prospect) -> tuple[str, ...]:
+def policy_row(row: Prospect, gains_over: str) -> tuple[str, ...]:
     figures = tuple(figure(value, digits=4) for value in (row.samples_per_s, row.low, row.high))
     epoch = "-" if row.epoch_s is None else f"{row.epoch_s:,.1f}"
-    gain = f"{row.gain:+.0%}" if row.policy != "bsp" else "today"
+    gain = f"{row.gain:+.0%}" if row.policy != "bsp" else "-" if gains_over == "bsp" else gains_over
     return (row.policy, *figures, epoch, gain, row.price, row.assumed or "-", "CHOSEN" if row.chosen else "")
 
 
 def policy_heads(answer: DoctorAnswer) -> tuple[str, ...]:
-    return "policy", f"{answer.unit}/s", *POLICY_HEADS
+    gain = "over bsp" if answer.gains_over == "bsp" else "gain"
+    return "policy", f"{answer.unit}/s", "least", "most", "s an epoch", gain, *POLICY_HEADS
+
+
+def policy_rows(answer: DoctorAnswer) -> list[tuple[str, ...]]:
+    return [policy_row(row, answer.gains_over) for row in answer.prospects]
 
 
 def change_row(row: WhatIf) -> tuple[str, ...]:
@@ -32,7 +37,7 @@ def print_answer(answer: DoctorAnswer) -> None:
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
     if answer.prospects:
-        print_figures(policy_heads(answer), map(policy_row, answer.prospects))
+        print_figures(policy_heads(answer), policy_rows(answer))
     if answer.what_ifs:
         print_figures(CHANGE_HEADS, map(change_row, answer.what_ifs))
     for name, value in [*answer.facts.items(), *(("note", note) for note in answer.notes)]:
@@ -42,11 +47,7 @@ def print_answer(answer: DoctorAnswer) -> None:
 def as_page(command: str, answer: DoctorAnswer) -> str:
     from polyrhythm.report.document import Document, DocumentSection, Grid, render_document
 
-    grids = (
-        [Grid("Policies on this job", policy_heads(answer), [*map(policy_row, answer.prospects)])]
-        if answer.prospects
-        else []
-    )
+    grids = [Grid("Policies on this job", policy_heads(answer), policy_rows(answer))] if answer.prospects else []
     parts = [
         DocumentSection("Verdict", answer.verdict),
         DocumentSection("Why", items=[*answer.why, *answer.notes]),

@@ -308,7 +308,7 @@ def without(flags: Sequence[str], names: Sequence[str]) -> list[str]:
 def refuse_meaningless(parser: argparse.ArgumentParser, layer: ConfigLayer) -> None:
     """No setting of torchrun that would do nothing here, but at its default, and none of ours without a value."""
     for name, (value, where) in layer.items():
-        if name in HELP and value == "":
+        if (name in HELP or name in SYNC_SWITCH) and value == "":
             raise UsageError(f"{label(name, where)} has no value; give one or leave it out")
         if name in REFUSED and value != parser.get_default(name):
             flag = where if value is True else f"{where} {value}"

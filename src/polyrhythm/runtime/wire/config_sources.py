@@ -13,6 +13,7 @@ The nearer to the call, the stronger: whoever types a command can change what th
 two of the places 2 to 5 differ, one line at the start says which one holds.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -46,6 +47,12 @@ LOOP_FROM = "loop_from"
 HANDED_ON = "POLYRHYTHM_JOB_CONFIG"
 """Environment variable with the config as JSON, for workers that somebody else has started."""
 
+PILOT = "POLYRHYTHM_PILOT"
+"""Environment variable of a run of a search."""
+
+CHECKPOINTS = ("checkpoint", "every", "keep")
+"""Settings that a run of a search does without: it would go on from what another one has trained."""
+
 OURS = "POLYRHYTHM_"
 
 LIKE = 0.82
@@ -74,7 +81,7 @@ class Choice(NamedTuple):
 
 
 def session_arguments(**arguments: Any) -> dict[str, Any]:
-    """The arguments of a session that the script gives, checked.
+    """The arguments of a session that the script gives, checked; those that this run heeds.
 
     >>> session_arguments(policy="ssp:s=3", epochs=None)
     {'policy': 'ssp:3'}
@@ -84,8 +91,8 @@ def session_arguments(**arguments: Any) -> dict[str, Any]:
     """
     plain = {name: value.spec if isinstance(value, Policy) else value for name, value in arguments.items()}
     given = {name: converted(name, value, "") for name, value in plain.items() if value is not None}
-    config = JobConfig(**given)
-    return {name: canonical(name, getattr(config, name)) for name in given}
+    config, unheeded = JobConfig(**given), CHECKPOINTS if PILOT in os.environ else ()
+    return {name: canonical(name, getattr(config, name)) for name in given if name not in unheeded}
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:

@@ -11,7 +11,7 @@ import msgspec
 
 from polyrhythm.core import Policy
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import ScenarioError, UsageError
+from polyrhythm.errors import PolicyError, ScenarioError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.setting_values import (
     DURATION_WORDS,
@@ -318,7 +318,8 @@ def canonical(name: str, value: Any, where: str = "") -> Any:
     try:
         return SPECS[name](value) if name in SPECS else value
     except UsageError as error:
-        raise type(error)(f"{label(name, where)}: {error}" if where else str(error)) from None
+        kind = UsageError if isinstance(error, PolicyError) else type(error)  # the policy has broken nothing
+        raise kind(f"{label(name, where)}: {error}" if where else str(error)) from None
 
 
 def runnable(policy: str | Policy[Any]) -> str:

@@ -14,10 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from polyrhythm.core.arguments import MOST_SEED, whole_number
 from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.wire.config_sources import PILOT
 from polyrhythm.runtime.wire.job_config import JobConfig
-
-PILOT = "POLYRHYTHM_PILOT"
-"""Environment variable of a run of a search, whose later runs count shares if this one does not."""
 
 
 class NotOpen:
@@ -42,7 +40,8 @@ def refuse_parts(model: object, optimizer: object) -> None:
 
 def refuse_shares(config: JobConfig) -> None:
     """A share of one epoch would be served long before its time."""
-    counts = parse_policy(config.policy).counts_shares or PILOT in os.environ
+    later_runs_count = PILOT in os.environ
+    counts = parse_policy(config.policy).counts_shares or later_runs_count
     if counts and "epochs" not in config.given:
         raise UsageError(
             f"policy {config.policy} counts shares of all epochs, and nobody has said how many there are; give "
