@@ -178,7 +178,7 @@ def tell_epochs(session: ScriptSession, planned: Planned) -> None:
     first = session.origin(planned.first)
     if session.begins_midway(planned.first):
         tell(f"no checkpoint says with which epoch the job began: its epoch 0 is epoch {first} of the loop")
-    if session.counts_shares:
+    if session.asked.counts_shares:
         since = f", from epoch {first} of the loop on" if first else ""
         tell(f"{session.policy} counts shares of {session.epochs} epochs{since}", planned.place)
 
@@ -231,7 +231,7 @@ def begin_own(
 
 
 def check_counts(session: ScriptSession, run: Pass | None, place: str) -> None:
-    if session.counts_shares and (run is None or length_of(run.loader) is None):
+    if session.asked.counts_shares and (run is None or length_of(run.loader) is None):
         raise refuse(f"policy {session.policy} counts shares of epochs whose length nobody knows", place)
 
 
