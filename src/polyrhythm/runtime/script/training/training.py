@@ -345,8 +345,8 @@ class Training:
         if places and not self._handed.agreed and (self.warm_up.run is None or not self._handed.even):
             raise refuse(JOINED, places[0])
 
-    def _open(self) -> ScriptSession:
-        self.session = open_session(self._script, self.warm_up, self._called)
+    def _open(self, measured: bool) -> ScriptSession:
+        self.session = open_session(self._script, self.warm_up, self._called, measured)
         self.session.computes = lambda: self._step_loop.computes
         self._script.follows = True
         self.session.watch(self._script.stalls)
