@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 
 from polyrhythm.core import Traits
-from polyrhythm.core.placement import runtime_placement
+from polyrhythm.core.placement import apart_after, runtime_placement
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import parse_policy
 from polyrhythm.policies.asp import ASP
@@ -42,3 +42,13 @@ def test_a_part_that_chooses_others_is_refused_unless_one_placement_serves_all(s
     assert runtime_placement(parse_policy("switch:auto@0.5,asp")) == "every_rank"
     with pytest.raises(PolicyError, match="as a part of a sequence, where all that it chooses has one"):
         runtime_placement(parse_policy(spec))
+
+
+def test_what_comes_after_a_part_is_known_by_its_last_place() -> None:
+    twice = parse_policy("switch:bsp@0.3,asp@0.3,bsp")
+    assert not apart_after(twice, "bsp")
+    assert not apart_after(twice, "asp")
+    assert not apart_after(parse_policy("switch:bsp@0.5,local:4"), "bsp")
+    assert apart_after(parse_policy("switch:bsp@0.2,(switch:local:4@0.5,esync)"), "local:4")
+    assert not apart_after(parse_policy("asp"), "asp")
+    assert not apart_after(parse_policy("switch:bsp@1,asp"), "bsp")

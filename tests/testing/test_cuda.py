@@ -13,6 +13,8 @@ assert torch.arange(3, device=torch.device("cuda", 0)).device.type == "cpu"
 assert x.new_ones(2, device="cuda").sum() == 2
 generator = torch.Generator(device="cuda")
 assert len(torch.randn(2, generator=generator, device="cuda:0")) == 2
+assert isinstance(generator, torch.Generator) and isinstance(torch.default_generator, torch.Generator)
+assert not isinstance(x, torch.Generator) and torch.Generator | None
 assert torch.cuda.is_bf16_supported() and torch.cuda.get_device_properties(0).total_memory > 0
 assert torch.cuda.get_device_capability()[0] == 8 and torch.cuda.max_memory_allocated() == 0
 stream, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, TypeAlias
 
-from polyrhythm.core import Cluster, Policy, Supervisor
+from polyrhythm.core import Cluster, Policy, Supervisor, all_stages
 from polyrhythm.errors import PolicyError
 
 RuntimePlacement: TypeAlias = Literal["servers", "every_rank", "coordinator"]
@@ -47,6 +47,18 @@ def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
             "answer to its report; simulate it"
         )
     return "servers" if "gradients" in traits.exchanges else "coordinator"
+
+
+def apart_after(policy: Policy[Any], spec: str) -> bool:
+    """Whether workers make steps of their own in a part of a sequence that comes after this one, wherever it stands.
+
+    >>> from polyrhythm.policies import parse_policy
+    >>> [apart_after(parse_policy("switch:bsp@0.5,asp"), spec) for spec in ("bsp", "asp", "local:4")]
+    [True, False, False]
+    """
+    parts = [stage.policy for stage in all_stages(policy, Cluster(1))]
+    last = max((number for number, part in enumerate(parts) if part.spec == spec), default=len(parts))
+    return any(runtime_placement(part) != "every_rank" for part in parts[last + 1 :])
 
 
 def part_placement(policy: Policy[Any]) -> RuntimePlacement:

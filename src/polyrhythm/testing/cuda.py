@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 CPU = torch.device("cpu")
+GENERATOR = torch.Generator
 QUIET = (
     *("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
     *("ipc_collect", "init", "set_stream", "reset_max_memory_allocated"),
@@ -132,6 +133,21 @@ class FakeEvent(Stream):
     """A moment in a stream."""
 
 
+class GeneratorType(type):
+    """What `torch.Generator` is here: it makes those of the CPU, and every generator is of it."""
+
+    def __call__(cls, device: Any = CPU) -> torch.Generator:
+        """A generator where the script says, or here."""
+        return GENERATOR(CPU if is_cuda(device) else device)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, GENERATOR)
+
+
+class Generator(metaclass=GeneratorType):
+    """A generator of random numbers."""
+
+
 def quiet() -> Callable[..., None]:
     """A function that does nothing; a new one each time, because torch's compiler takes one for one thing."""
     return lambda *_, **__: None
@@ -185,11 +201,11 @@ def patch_factories() -> None:
     for name in ("new_tensor", "new_zeros", "new_ones", "new_empty", "new_full"):
         setattr(torch.Tensor, name, elsewhere(getattr(torch.Tensor, name)))
     torch.set_default_device = quiet()
-    generator, load = torch.Generator, torch.load
+    load = torch.load
     torch.load = lambda file, map_location=None, *args, **kwargs: load(
         file, CPU if is_cuda(map_location) else map_location, *args, **kwargs
     )
-    torch.Generator = lambda device=CPU: generator(CPU if is_cuda(device) else device)  # type: ignore[misc, assignment]
+    torch.Generator = Generator  # type: ignore[misc, assignment]
 
 
 def elsewhere(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,3 +54,11 @@ def test_a_share_of_nobody_knows_what_is_refused(tmp_path: Path) -> None:
     run = try_adapted(tmp_path, "odd.py", "plain", policy="switch:bsp@0.5,asp", ranks=1)
     assert run.codes == [2]
     assert "policy switch:bsp@0.5,asp counts shares of all epochs, and nobody has said how many" in run.stderr()
+
+
+@pytest.mark.parametrize("settings", [{}, {"epochs": 4}])
+def test_where_epochs_have_no_length_nobody_is_asked_for_their_number(tmp_path: Path, settings: dict[str, int]) -> None:
+    run = try_adapted(tmp_path, "episodes.py", "400", policy="switch:bsp@0.5,asp", stand_in=False, **settings)
+    assert 2 in run.codes
+    assert all(run.codes)
+    assert "counts shares of epochs whose length nobody knows; use a policy that counts none" in run.stderr()

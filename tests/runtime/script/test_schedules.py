@@ -78,3 +78,20 @@ def test_replicas_that_are_no_longer_equal_end_the_job(tmp_path: Path) -> None:
     run = try_adapted(tmp_path, "schedule.py", "ddp", "apart")
     assert all(run.codes)
     assert "of their norm apart: their learning rates are 0.01 to 0.02" in run.stderr()
+
+
+@pytest.mark.parametrize("ranks", ["ddp", "alone"])
+def test_one_that_steps_by_a_value_within_the_loop_is_refused_before_its_policy_comes_to_steps_apart(
+    tmp_path: Path, ranks: str
+) -> None:
+    run = try_adapted(tmp_path, "schedule.py", ranks, "within", policy="switch:bsp@0.9,asp", epochs=4)
+    assert 2 in run.codes
+    assert all(run.codes)
+    said = "ReduceLROnPlateau.step with an argument inside the step loop; workers that make steps of their own, as in a"
+    assert said in run.stderr()
+
+
+@pytest.mark.parametrize("policy", ["bsp", "switch:bsp@0.5,local:4", "switch:bsp@1,asp"])
+def test_it_may_do_so_where_workers_step_together_to_the_end(tmp_path: Path, policy: str) -> None:
+    run = adapted(tmp_path, "schedule.py", "ddp", "within", policy=policy, epochs=4)
+    assert rates(run, 0) == rates(run, 1)

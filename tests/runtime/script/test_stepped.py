@@ -34,6 +34,7 @@ class Job:
     reached: int = 0
     together: bool = False
     inside: bool = True
+    later: bool = False
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ def schedules(job: Job, monkeypatch: pytest.MonkeyPatch) -> Schedules:
     for kind in (LRScheduler, *LRScheduler.__subclasses__()):
         for name in {"__init__", "step"} & set(vars(kind)):
             monkeypatch.setattr(kind, name, vars(kind)[name])
-    made = Schedules(lambda: job.apart, lambda: job.reached, lambda: job.together, lambda: (job.reached, job.inside))
+    batch = lambda: (job.reached, job.inside)  # noqa: E731
+    made = Schedules(lambda: job.apart, lambda: job.reached, lambda: job.together, batch, lambda: job.later)
     made.patch()
     return made
 
@@ -167,6 +169,19 @@ def test_a_call_by_an_argument_is_refused_where_workers_step_apart(
     job.apart = False
     scheduler.step(1)
     assert isinstance(scheduler, ReduceLROnPlateau) or scheduler.last_epoch == 1
+
+
+@pytest.mark.parametrize("arguments", [(), (0.5,)])
+def test_what_a_later_part_of_the_policy_refuses_is_refused_before_half_of_the_work(
+    job: Job, schedules: Schedules, arguments: tuple[float, ...]
+) -> None:
+    scheduler = fraction(optimizer())
+    schedules.settle(stretched=False)
+    scheduler.step(*arguments)  # type: ignore[arg-type]
+    job.later = True
+    said = "inside the step loop.*; workers that make steps of their own, as in a later part of the policy, would each"
+    with pytest.raises(RefusalError, match=said):
+        scheduler.step(*arguments)  # type: ignore[arg-type]
 
 
 def test_a_call_by_none_is_one_without_an_argument(job: Job, schedules: Schedules) -> None:

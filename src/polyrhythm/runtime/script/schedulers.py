@@ -35,6 +35,7 @@ class Schedules:
         reached: steps that the script alone would have made by now, since the session began.
         together: whether every rank of a script with ranks has made each step so far.
         batch: the number of this worker's latest mini-batch, and whether the script is inside its loop over them.
+        later: whether workers make steps of their own inside the loop in a later part of the policy.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class Schedules:
         reached: Callable[[], int],
         together: Callable[[], bool],
         batch: Callable[[], tuple[int, bool]],
+        later: Callable[[], bool],
     ) -> None:
-        self._apart, self._reached, self._together, self._batch = apart, reached, together, batch
+        self._apart, self._reached, self._together, self._batch, self._later = apart, reached, together, batch, later
         self._known: WeakSet[LRScheduler] = WeakSet()
         self._calls: Counter[LRScheduler] = Counter()
         self._beyond: Counter[LRScheduler] = Counter()
@@ -163,10 +165,10 @@ class Schedules:
             else:
                 self._follow_job(scheduler, call, reached)
             return
-        if self._apart():
+        if who := self._who_differs():
             raise refuse(
-                f"{type(scheduler).__name__}.step inside the step loop, but not with every step; workers that make "
-                "steps of their own would each count another schedule. Step it once a step, or once an epoch"
+                f"{type(scheduler).__name__}.step inside the step loop, but not with every step; {who} would each "
+                "count another schedule. Step it once a step, or once an epoch"
             )
         self._calls[scheduler] += 1
         self._places.setdefault(scheduler, script_line())
@@ -188,14 +190,21 @@ class Schedules:
             self._run(call)
 
     def _step_by_argument(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
-        if self._apart():
+        if who := self._who_differs():
             each_step = "once a step without arguments, with its lengths in steps, or "
             remedy = "" if isinstance(scheduler, ReduceLROnPlateau) else each_step
             raise refuse(
-                f"{type(scheduler).__name__}.step with an argument inside the step loop; workers that make steps of "
-                f"their own would each give another. Step it {remedy}once an epoch, after the loop, or use bsp"
+                f"{type(scheduler).__name__}.step with an argument inside the step loop; {who} would each give "
+                f"another. Step it {remedy}once an epoch, after the loop, or use bsp"
             )
         self._run(call)
+
+    def _who_differs(self) -> str:
+        """Workers that make steps of their own, if there are any: half a job is lost if later ones are refused then."""
+        who = "workers that make steps of their own"
+        if self._apart():
+            return who
+        return f"{who}, as in a later part of the policy," if self._later() else ""
 
     def _step_to(self, scheduler: LRScheduler, reached: int, start: int) -> None:
         for _ in range(start, reached):

@@ -34,6 +34,7 @@ class AdaptedScript(ScriptFacts):
             lambda: self._training.reached,
             lambda: self._training.together,
             lambda: self._training.batch,
+            lambda: self._training.later_apart,
         )
         super().__init__(rank, workers, schedules)
         self.children = Children()

@@ -38,10 +38,17 @@ def refuse_parts(model: object, optimizer: object) -> None:
         raise UsageError(f"model is wrapped in {type(model).__name__}; pass the plain module, model.module")
 
 
-def refuse_shares(config: JobConfig) -> None:
-    """A share of one epoch would be served long before its time."""
-    later_runs_count = PILOT in os.environ
-    counts = parse_policy(config.policy).counts_shares or later_runs_count
+def refuse_shares(config: JobConfig, measured: bool = True) -> None:
+    """A share of one epoch would be served long before its time, and one of what has no length never.
+
+    The number of epochs helps nobody where they have no length, so that is said first.
+    """
+    counts = parse_policy(config.policy).counts_shares or PILOT in os.environ
+    if counts and not measured:
+        raise UsageError(
+            f"policy {config.policy} counts shares of epochs whose length nobody knows; use a policy that counts none, "
+            "such as bsp or asp, and polyrhythm ctl to switch while it runs"
+        )
     if counts and "epochs" not in config.given:
         raise UsageError(
             f"policy {config.policy} counts shares of all epochs, and nobody has said how many there are; give "

@@ -64,7 +64,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 class Session:
     """One worker of a job, from ``with`` to its end; see `session`."""
 
-    _trainings, _again = 0, False
+    _trainings, _again, measured = 0, False, True
     _client: CoordinatorClient = refusals.NOT_OPEN
     _worker: Worker = refusals.NOT_OPEN
 
@@ -95,7 +95,7 @@ class Session:
         self._exchange, config = self._make_exchange(), self._client.config
         self.world_size = self._link.place.groups if self._link else read_number("WORLD_SIZE", config.workers)
         check_groups(config, config.group_size if self._link else 0)
-        refusals.refuse_shares(config)
+        refusals.refuse_shares(config, self.measured)
         self._replica.check_policy(parse_policy(config.policy))
         if self._replica.unservable and config.averaged_state == "average":
             raise UsageError(f"the optimizer's state cannot be averaged: {self._replica.unservable}")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
-from polyrhythm.runtime.script.data.order import deals_out
+from polyrhythm.runtime.script.data.order import deals_out, numbers_kept
 
 DATA = TensorDataset(torch.zeros(16))
 
@@ -91,3 +91,14 @@ def test_a_sampler_of_the_scripts_own_is_dealt_out_if_ranks_take_turns(
     before = torch.get_rng_state()
     assert deals_out(DataLoader(DATA, 4, sampler=sampler), distributed=True) == deals
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler(DATA, generator=torch.Generator()), [2, 1, 0], range(3)])
+def test_random_numbers_are_kept_whatever_a_sampler_is(sampler: Any) -> None:
+    numbers = torch.Generator()
+    loader = DataLoader(DATA, 4, sampler=sampler, generator=numbers)
+    streams = [numbers, torch.default_generator, getattr(sampler, "generator", numbers)]
+    before = [stream.get_state() for stream in streams]
+    with numbers_kept(loader, loader.sampler):
+        assert len(list(loader)) > 0
+    assert all(torch.equal(stream.get_state(), state) for stream, state in zip(streams, before, strict=True))

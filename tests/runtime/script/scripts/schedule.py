@@ -59,6 +59,8 @@ def main(ranks, how):
             scaler.update()
             if how in ("cycle", "sequence", "twice"):
                 scheduler.step()
+            elif how == "within" and number % 4 == 3:
+                plateau.step(1.0)
             elif how in ("left", "skip") or (how == "warm-up" and epoch == 0):
                 warm_up.step()
         if how in ("left", "skip"):

@@ -90,7 +90,7 @@ def takes_turns(sampler: DistributedSampler[Any], samples: int) -> bool:
 @contextmanager
 def numbers_kept(*sources: Any) -> Iterator[None]:
     """A block after which all random numbers come, also from generators of `sources`, that would have without it."""
-    values = (value for source in sources for value in vars(source).values())
+    values = (value for source in sources for value in getattr(source, "__dict__", {}).values())  # a list has none
     generators = [value for value in values if isinstance(value, torch.Generator)]
     streams = random_states()
     states = [generator.get_state() for generator in generators]

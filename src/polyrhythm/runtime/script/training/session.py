@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from polyrhythm.core import Policy
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.script.data.dealing import Dealing
@@ -99,8 +100,7 @@ class ScriptSession(Session):
         """Called when all workers stand at the end of an epoch."""
 
     def __enter__(self) -> "ScriptSession":
-        if self.changes and not self._replica.unservable:
-            self._replica.unservable = CHANGED
+        self._replica.unservable = self._replica.unservable or (CHANGED if self.changes else "")
         super().__enter__()
         if len(parts_of(self._optimizer)) > 1:
             self._joint = JointStep(self._replica, self._worker, self._exchange)
@@ -262,7 +262,7 @@ class ScriptSession(Session):
         if number is None and not drawn:
             tell_unplaced()
         if number is None and counted_from is not None:
-            if self.counts_shares:
+            if self.asked.counts_shares:
                 raise refuse(f"{self.policy} counts shares of epochs, and {UNNUMBERED}")
             tell(f"{UNNUMBERED}; the job counts from its epoch {seen} on")
         if number is None or counted_from is None:
@@ -299,8 +299,8 @@ class ScriptSession(Session):
         return self._joint is not None
 
     @property
-    def counts_shares(self) -> bool:
-        return parse_policy(self._client.config.policy).counts_shares
+    def asked(self) -> Policy[Any]:
+        return parse_policy(self._client.config.policy)
 
     @property
     def has_batch(self) -> bool:

@@ -122,16 +122,20 @@ def model_of(
     return model
 
 
-OpenSession: TypeAlias = Callable[[], ScriptSession]
+OpenSession: TypeAlias = Callable[[bool], ScriptSession]
+"""Told whether the data have a length."""
 
 
-def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bool, Any], None]) -> ScriptSession:
+def open_session(
+    script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bool, Any], None], measured: bool
+) -> ScriptSession:
     """A session for what the script's optimizers train, in place of the warm-up; other models' lanes are dropped.
 
     Args:
         script: whose session it is.
         warm_up: what has been seen; its optimizers are those of the session from now on.
         called: told of the model's forward passes.
+        measured: whether the data have a length.
     """
     seen = warm_up.seen
     optimizers = disjoint(warm_up.optimizers, script.optimizers, seen, loose=not script.lanes)
@@ -141,7 +145,7 @@ def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bo
     script.lanes[:] = lanes_of(optimizer, script.lanes)
     if script.distributed and not script.lanes:
         check_equal(optimizers, script.trainings, seen.stepped_at)
-    session = entered(script, optimizer, model_of(optimizer, script.lanes, seen, called), seen)
+    session = entered(script, optimizer, model_of(optimizer, script.lanes, seen, called), seen, measured)
     names = " and ".join(f"{type(each).__name__}.step" for each in optimizers)
     tell(f"{names} {'follow' if len(optimizers) > 1 else 'follows'} the policy", seen.stepped_at)
     if not (script.distributed or script.follows):
@@ -149,13 +153,16 @@ def open_session(script: ScriptFacts, warm_up: WarmUpSteps, called: Callable[[bo
     return session
 
 
-def entered(script: ScriptFacts, optimizer: Optimizer, model: nn.Module, seen: WarmUpStep) -> ScriptSession:
+def entered(
+    script: ScriptFacts, optimizer: Optimizer, model: nn.Module, seen: WarmUpStep, measured: bool
+) -> ScriptSession:
     moving, changes = seen.moving(model), seen.changed
     seen.close()
     try:
         planned = planned_epochs()
         session = ScriptSession(model, optimizer, script.lanes, arguments_of(planned), moving, script.trainings)
         session.changes, session.loads, session.distributed = changes, script.loads, script.distributed
+        session.measured = measured
         session.__enter__()
         if planned is not None:
             tell_epochs(session, planned)
@@ -178,7 +185,7 @@ def tell_epochs(session: ScriptSession, planned: Planned) -> None:
     first = session.origin(planned.first)
     if session.begins_midway(planned.first):
         tell(f"no checkpoint says with which epoch the job began: its epoch 0 is epoch {first} of the loop")
-    if session.counts_shares:
+    if session.asked.counts_shares:
         since = f", from epoch {first} of the loop on" if first else ""
         tell(f"{session.policy} counts shares of {session.epochs} epochs{since}", planned.place)
 
@@ -187,7 +194,7 @@ def begin_dealt(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, r
     """The job deals out the training loader's data, `batches` of every worker after the start of the epoch."""
     place = script.loaders.place(run.loader)
     script.dealing.check_begin(batches, place)
-    session = open_()
+    session = open_(True)
     first, counted_from = session.place_of(warm_up.epoch, loop_number())
     where = {"first_epoch": first, "counted_from": counted_from}
     loader = session.take_over(run, script.dealing, place, batches, script.distributed, warm_up.parts, where)
@@ -213,9 +220,8 @@ def begin_own(
     """
     place = warm_up.seen.stepped_at if run is None else script.loaders.place(run.loader)
     script.dealing.check_own(place)
-    session = open_()
+    session = open_(run is not None and length_of(run.loader) is not None)
     split = 1 if script.distributed or run is None else script.workers
-    check_counts(session, run, place)
     tell(promise_of(run, split, handed.agreed, handed.some_only), place)
     if run is not None and run.looked_up and split == 1:
         tell(LOOKED_UP, run.looked_up)
@@ -228,11 +234,6 @@ def begin_own(
     script.schedules.left_alone = split == 1
     follow_schedules(script, session, stretched=split > 1)
     return OwnSteps(session, script.loaders, reading, run, handed.agreed)
-
-
-def check_counts(session: ScriptSession, run: Pass | None, place: str) -> None:
-    if session.counts_shares and (run is None or length_of(run.loader) is None):
-        raise refuse(f"policy {session.policy} counts shares of epochs whose length nobody knows", place)
 
 
 def counted(session: ScriptSession, warm_up: WarmUpSteps, run: Pass | None, counts: dict[str, int]) -> OwnData:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from polyrhythm.core.placement import apart_after
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data.handed import HandedData
 from polyrhythm.runtime.script.data.pass_ends import PassEnds
@@ -262,7 +263,7 @@ class Training:
             return False
         if self._pass_ends.meets or run.goes_on:
             return True
-        return not (session.differs or session.joint or session.counts_shares)
+        return not (session.differs or session.joint or session.asked.counts_shares)
 
     @property
     def is_handed_data(self) -> bool:
@@ -280,6 +281,14 @@ class Training:
     def apart(self) -> bool:
         """Whether it is inside its loop over an epoch, where workers make steps of their own."""
         return self.session is not None and self.session.apart and self._is_open()
+
+    @property
+    def later_apart(self) -> bool:
+        """Whether it is inside that loop, and workers make steps of their own in a later part of the policy."""
+        session = self.session
+        if session is None or not self._steps.inside or self._step_loop.left(sys._getframe(1)):
+            return False
+        return apart_after(session.asked, session.policy)
 
     @property
     def reached(self) -> int:
@@ -336,8 +345,8 @@ class Training:
         if places and not self._handed.agreed and (self.warm_up.run is None or not self._handed.even):
             raise refuse(JOINED, places[0])
 
-    def _open(self) -> ScriptSession:
-        self.session = open_session(self._script, self.warm_up, self._called)
+    def _open(self, measured: bool) -> ScriptSession:
+        self.session = open_session(self._script, self.warm_up, self._called, measured)
         self.session.computes = lambda: self._step_loop.computes
         self._script.follows = True
         self.session.watch(self._script.stalls)
