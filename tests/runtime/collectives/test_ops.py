@@ -40,12 +40,15 @@ def vectors(generation: Generation) -> dict[str, list[float]]:
     def own() -> Tensor:
         return torch.tensor([1.0, 10.0]) * (generation.rank + 1)
 
-    results = {name: own() for name in ("sum", "max", "mean", "weighted", "broadcast")}
+    results = {name: own() for name in ("sum", "max", "mean", "weighted", "broadcast", "infinite")}
     collectives.all_reduce(generation, results["sum"])
     collectives.all_reduce(generation, results["max"], ReduceOp.MAX)
     collectives.mean(generation, results["mean"])
     collectives.mean(generation, results["weighted"], share=(0.5, 0.5, 0.0)[generation.rank])
     collectives.broadcast(generation, results["broadcast"], source=1)
+    if generation.rank == 2:  # which contributes nothing
+        results["infinite"][0] = float("inf")
+    collectives.mean(generation, results["infinite"], share=(0.5, 0.5, 0.0)[generation.rank])
     return {name: vector.tolist() for name, vector in results.items()}
 
 
@@ -113,6 +116,7 @@ def check_vectors(vectors: dict[str, list[float]]) -> None:
         "max": [3.0, 30.0],
         "mean": pytest.approx([2.0, 20.0]),
         "weighted": [1.5, 15.0],
+        "infinite": [1.5, 15.0],
         "broadcast": [2.0, 20.0],
     }
 

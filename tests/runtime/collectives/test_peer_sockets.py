@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -10,7 +11,8 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.collectives.peer_sockets import RANK_BYTES, PeerSockets, answer, know_token, store_key
+from polyrhythm.runtime.collectives import peer_sockets
+from polyrhythm.runtime.collectives.peer_sockets import RANK_BYTES, PeerSockets, answer, know_token, meet, store_key
 from polyrhythm.runtime.wire import credentials
 from polyrhythm.runtime.wire.connection import ADDRESS, address_of, connect, listen
 from polyrhythm.runtime.wire.credentials import NONCE_BYTES, PROOF_BYTES
@@ -71,9 +73,9 @@ def test_a_stranger_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(rank: int) -> list[bytes]:
         if rank:
             strange(store, shown)
-        peer_sockets = PeerSockets(store, rank, SIZE, LIMIT)
-        gathered = peer_sockets.gather(bytes([rank]))
-        peer_sockets.close()
+        peers = PeerSockets(store, rank, SIZE, LIMIT)
+        gathered = peers.gather(bytes([rank]))
+        peers.close()
         return gathered
 
     assert together(act, SIZE) == [[b"\0", b"\1", b"\2"]] * SIZE
@@ -90,9 +92,31 @@ def test_another_user_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "peer_user", peer_user)
     with listen("unix:@polyrhythm-test-peers") as acceptor, connect("unix:@polyrhythm-test-peers", 5.0) as stranger:
         stranger.sendall(bytes(RANK_BYTES))
-        sock, rank = answer(acceptor)
+        sock, rank = answer(acceptor, 5.0)
         assert rank == -1
         sock.close()
+
+
+def test_strangers_give_a_meeting_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that says nothing takes some of its limit; the clock goes on by 2 s for each of them."""
+    monkeypatch.setenv(ADDRESS, "127.0.0.1")
+    left, strangers = list[int](), list[socket.socket]()
+
+    def answer_stranger(acceptor: socket.socket, left_s: float) -> tuple[socket.socket, int]:
+        left.append(round(left_s))
+        now_s[0] += 2.0
+        if left_s <= 0:
+            return answer(acceptor, left_s)
+        strangers.append(socket.socket())
+        return strangers[-1], -1
+
+    now_s = [0.0]
+    monkeypatch.setattr(peer_sockets, "answer", answer_stranger)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    with pytest.raises(TimeoutError):
+        meet(HashStore(), 0, SIZE, timedelta(seconds=5), "127.0.0.1")
+    assert left == [5, 3, 1, -1]
+    assert all(sock.fileno() == -1 for sock in strangers)
 
 
 def strange(store: HashStore, shown: threading.Event) -> None:

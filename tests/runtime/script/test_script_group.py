@@ -1,5 +1,6 @@
 """What a script sends from one rank to another, beside the collectives of all."""
 
+import re
 import warnings
 from datetime import timedelta
 
@@ -84,3 +85,36 @@ def test_torchs_checkpoints_find_a_device_in_the_group() -> None:
     assert torch.device("cpu") in group._device_types
     with warnings.catch_warnings(action="ignore"):
         assert distributed_c10d._get_pg_default_device(group) == torch.device("cpu")
+
+
+def mistakes(rank: int, port: int) -> dict[str, object]:
+    """Wrong arguments on both ranks, odd tensors, and then a sum of different tensors."""
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    for_ever = timedelta(days=2000)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=2, timeout=for_ever)
+    with pytest.raises(RuntimeError, match="invalid tensor size"):
+        dist.all_gather([torch.zeros(2), torch.zeros(2)], torch.ones(3))
+    total, nothing = torch.tensor([1.0 + rank]), torch.zeros(0)
+    dist.all_reduce(total)
+    dist.all_gather_into_tensor(torch.zeros(0), nothing)
+    dist.reduce_scatter_tensor(nothing, torch.zeros(0))
+    conjugate = torch.tensor([1j * (1 + rank)]).conj().imag
+    dist.all_reduce(conjugate)
+    told = []
+    for length in (2 + rank, 1):  # of the second all are right, but the first has left them apart
+        with pytest.raises(GroupError) as error:
+            dist.all_reduce(torch.ones(length))
+        told.append(str(error.value))
+    with pytest.raises(GroupError):
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+    return {"total": total.item(), "conjugate": conjugate.item(), "told": told}
+
+
+def test_a_script_hears_of_its_mistakes_and_goes_on_after_wrong_arguments() -> None:
+    """Where nobody is lost no other generation comes, and each rank would have its own value from then on."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for result in run_workers(mistakes, 2, store.port):
+        assert result["total"] == 3.0
+        assert result["conjugate"] == -3.0
+        for told in result["told"]:
+            assert re.search(r"test_script_group.py:\d+: allreduce failed: the members' sum failed: a sum of ", told)

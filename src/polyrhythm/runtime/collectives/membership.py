@@ -37,6 +37,9 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 CONNECT_TIMEOUT = timedelta(seconds=10)
 """Limit for the members of a generation to meet."""
 
+LONGEST = timedelta(days=24)
+"""In place of longer limits: no system call waits for more than 2**31 ms."""
+
 
 class Generation:
     """Collectives among `members`: gloo for tensors on CPU, NCCL for those on CUDA.
@@ -72,7 +75,8 @@ class Generation:
         if worker not in self.members:
             raise UsageError(f"worker {worker} is not among the members {self.members} of generation {prefix!r}")
         self.rank, self.size = self.members.index(worker), len(self.members)
-        self._store, self._timeout = PrefixStore(prefix, store), timeout
+        self._store, self._timeout = PrefixStore(prefix, store), min(timeout, LONGEST)
+        connect_timeout = min(connect_timeout, LONGEST)
         self._nccl: dist.ProcessGroupNCCL | None = None
         self._peer_sockets: PeerSockets | None = None
         self._gloo: dist.ProcessGroupGloo | None = self._meet(connect_timeout)

@@ -77,7 +77,10 @@ def mean(generation: Generation, vector: Tensor, share: float | None = None) -> 
     Raises:
         GroupError: when a member is lost; the content of `vector` is undefined then.
     """
-    vector.mul_(1.0 / generation.size if share is None else share)
+    if share == 0.0:
+        vector.zero_()  # not 0 times a number that may be infinite
+    else:
+        vector.mul_(1.0 / generation.size if share is None else share)
     all_reduce(generation, vector)
 
 

@@ -6,6 +6,7 @@ a ring through two threads on every member, and a coordinator in the middle has 
 
 import os
 import socket
+import time
 from contextlib import suppress
 from datetime import timedelta
 
@@ -93,13 +94,13 @@ def meet(store: Store, rank: int, size: int, timeout: timedelta, host: str = "")
     Anybody may read the store, so both sides show who they are: see `polyrhythm.runtime.wire.credentials`.
     """
     own = f"tcp:{host}:0" if host else f"unix:@polyrhythm-peers-{os.urandom(8).hex()}"
+    deadline_s = time.monotonic() + timeout.total_seconds()
     with listen(own) as acceptor:
-        acceptor.settimeout(timeout.total_seconds())
         store.set(store_key(rank), address_of(acceptor))
         lower = store.multi_get([store_key(other) for other in range(rank)]) if rank else []
         peers = {other: call(address.decode(), rank, timeout) for other, address in enumerate(lower)}
         while len(peers) < size - 1:
-            sock, other = answer(acceptor)
+            sock, other = answer(acceptor, deadline_s - time.monotonic())
             if rank < other < size and other not in peers:
                 peers[other] = sock
             else:
@@ -127,8 +128,15 @@ def call(address: str, rank: int, timeout: timedelta) -> socket.socket:
     return ready(sock)
 
 
-def answer(acceptor: socket.socket) -> tuple[socket.socket, int]:
-    """The next who calls and its rank; -1 if it is a stranger."""
+def answer(acceptor: socket.socket, left_s: float) -> tuple[socket.socket, int]:
+    """The next who calls and its rank; -1 if it is a stranger.
+
+    Raises:
+        TimeoutError: if nobody calls in the time that is left.
+    """
+    if left_s <= 0:  # strangers have taken it
+        raise TimeoutError("timed out")
+    acceptor.settimeout(left_s)
     sock, _ = acceptor.accept()
     with suppress(OSError, UsageError):
         sock = accepted(sock)

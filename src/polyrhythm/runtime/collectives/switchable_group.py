@@ -201,10 +201,11 @@ class SwitchGroup(dist.ProcessGroup):
         return self._run("allgather", outputs[0], lambda: _repeat(inputs[0], outputs[0]), outputs, inputs, opts=opts)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
-        parts = list(output.view(-1, tensor.numel()))
-        return self._run(
-            "_allgather_base", [output], lambda: _repeat(tensor.view(-1), parts), output, tensor, opts=opts
-        )
+        def fill() -> None:
+            if tensor.numel():
+                _repeat(tensor.view(-1), list(output.view(-1, tensor.numel())))
+
+        return self._run("_allgather_base", [output], fill, output, tensor, opts=opts)
 
     all_gather_single = _allgather_base
 
@@ -213,8 +214,10 @@ class SwitchGroup(dist.ProcessGroup):
         return self._run("reduce_scatter", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
-        own = tensor.view(-1, output.numel())[self.rank()]
-        fill = lambda: _repeat(own, [output.view(-1)])  # noqa: E731
+        def fill() -> None:
+            if output.numel():
+                _repeat(tensor.view(-1, output.numel())[self.rank()], [output.view(-1)])
+
         return self._run("_reduce_scatter_base", [output], fill, output, tensor, opts=opts)
 
     reduce_scatter_single = _reduce_scatter_base
@@ -276,12 +279,16 @@ class SwitchGroup(dist.ProcessGroup):
         try:
             work = getattr(generation.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))
         except RuntimeError as error:
+            self._not_launched(error)
             generation.health.fail(first_line(error))
             return FinishedWork(outputs)
         if self.launches == self._last and not on_gpu and name not in BETWEEN_TWO:
             self._do_meanwhile()
             return wait_for(work, generation.health, outputs)
         return guard(work, generation.health, outputs)
+
+    def _not_launched(self, error: RuntimeError) -> None:
+        """The backend has refused a collective of this member, or could not begin it."""
 
     def _exchange(self, offer: Offer) -> dist.Work:
         if self.launches != self._last:

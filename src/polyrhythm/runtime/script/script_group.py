@@ -84,6 +84,7 @@ class ScriptGroup(SwitchGroup):
         source = opts.rootRank if name in FROM_ONE else None
         if name in BETWEEN_TWO and self.failure is not None:
             raise lost(name, self.failure)
+        self.check(name)
         if not ScriptGroup.alone(name, outputs, source if for_all else None):
             work = super()._run(name, outputs, fill, *args, opts=opts, lends=lends)
             if name in BETWEEN_TWO:
@@ -91,27 +92,41 @@ class ScriptGroup(SwitchGroup):
                 ScriptGroup.messaged(work, other)
                 return work if name == "send" else AwaitedWork(work, self, name, outputs)
             ScriptGroup.launched(work, for_all)
-            return work if source in (None, self.rank()) else AwaitedWork(work, self, name, outputs)
+            self.check(name)
+            return AwaitedWork(work, self, name, outputs, source not in (None, self.rank()))
         if fill is not None:
             fill()
         elif hasattr(opts, "reduceOp"):
             reduce_alone(outputs, opts.reduceOp, self.size())
         return FinishedWork(outputs)
 
+    def check(self, name: str) -> None:
+        """Raise what the script has done wrong: nobody is lost, so no other generation comes in the place of this."""
+        if (failure := self.failure) and self.generation is not None and self.generation.health.mistaken:
+            raise GroupError(f"{script_line()}: {name} failed: {failure}")
+
+    def _not_launched(self, error: RuntimeError) -> None:
+        """As without a policy the script hears what is wrong with its arguments, and may call again."""
+        if not isinstance(error, dist.DistError):
+            raise error
+
 
 class AwaitedWork(QuietWork):
-    """A collective that brings what another rank has.
+    """A collective that the script waits for.
 
     Args:
         work: its handle.
         group: of the ranks.
         name: of the collective.
         tensors: what it writes into.
+        brings: whether it brings what another rank has.
     """
 
-    def __init__(self, work: dist.Work, group: ScriptGroup, name: str, tensors: list[Tensor]) -> None:
+    def __init__(
+        self, work: dist.Work, group: ScriptGroup, name: str, tensors: list[Tensor], brings: bool = True
+    ) -> None:
         super().__init__(tensors)
-        self._work, self._group, self._name = work, group, name
+        self._work, self._group, self._name, self._brings = work, group, name, brings
 
     def wait(self, timeout: timedelta = FOR_EVER) -> bool:
         """Until it is over.
@@ -120,6 +135,9 @@ class AwaitedWork(QuietWork):
             GroupError: if it has failed, and the script would go on with whatever is in the memory.
         """
         self._work.wait(timeout)
+        self._group.check(self._name)
+        if not self._brings:
+            return True
         if (failure := self._group.failure) and (self._has_failed or ScriptGroup.lives_on() or receives_objects()):
             raise lost(self._name, failure)
         return True

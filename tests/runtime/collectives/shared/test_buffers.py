@@ -276,4 +276,20 @@ def test_who_is_gone_cannot_be_read() -> None:
         memory.read(0, own.data_ptr(), own.data_ptr(), 16)
     with pytest.raises(OSError, match="Bad address"):
         memory.read(1, 4096, own.data_ptr(), 16)
-    assert not peer_memory.answers(memory, 1, own.data_ptr())
+    assert not peer_memory.answers(memory, 1, own.data_ptr(), 0)
+
+
+def test_memory_that_is_not_the_members_is_not_read() -> None:
+    """In containers that share a network both processes may have one number, and what is read there is their own."""
+    found = list[int]()
+
+    def gather(record: bytes) -> list[bytes]:
+        if len(record) == 1:
+            return [record, b"\1"]
+        process, parent, address, number = peer_memory.unpack(record)
+        found.append(number)
+        return [record, peer_memory.pack((process, parent, address, number ^ 1))]
+
+    assert peer_memory.open_peer_memory(gather) is None
+    assert peer_memory.open_peer_memory(gather) is None
+    assert len({*found}) == 2

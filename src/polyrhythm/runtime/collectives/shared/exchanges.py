@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import ReduceOp
 
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, QuietWork
 from polyrhythm.runtime.collectives.shared.buffers import Meanwhile
@@ -135,7 +136,8 @@ class SharedExchanges:
         try:
             exchange(meanwhile)
         except BaseException as error:  # whatever it is, nobody must wait for ever, or go on in the middle of a sum
-            self._health.fail(f"the members' sum failed: {error}")
+            mistaken = isinstance(error, UsageError | TimeoutError)
+            self._health.fail(f"the members' sum failed: {error}", mistaken)
             if not isinstance(error, Exception):
                 raise
 

@@ -62,6 +62,7 @@ def is_vector(tensors: list[Tensor]) -> bool:
     """Whether these are one tensor whose numbers follow each other in a process's memory."""
     (tensor, *others) = tensors
     plain = tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous() and not tensor.is_complex()
+    plain = plain and not tensor.is_neg()  # whose memory has other numbers
     return not others and plain and tensor.numel() > 0
 
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-ANSWER: Final = 0x706F6C79
 PR_SET_PTRACER: Final = 0x59616D61
 
 
@@ -54,24 +53,25 @@ def open_peer_memory(gather: Callable[[bytes], list[bytes]]) -> PeerMemory | Non
     Raises:
         OSError: if one is gone.
     """
-    example = ctypes.c_uint64(ANSWER)
-    own = (os.getpid(), os.getppid(), ctypes.addressof(example))
+    # A number that nobody else has: elsewhere, as in another container, our process may have the number of theirs.
+    example = ctypes.c_uint64(int.from_bytes(os.urandom(8), "little"))
+    own = (os.getpid(), os.getppid(), ctypes.addressof(example), example.value)
     records = [unpack(record) for record in gather(pack(own))]
-    let_siblings_read({parent for _, parent, _ in records})
+    let_siblings_read({parent for _, parent, *_ in records})
     gather(b"\1")
-    memory = PeerMemory([process for process, _, _ in records]) if find_read() else None
-    found = memory is not None and all(answers(memory, rank, address) for rank, (*_, address) in enumerate(records))
+    memory = PeerMemory([process for process, *_ in records]) if find_read() else None
+    found = memory is not None and all(answers(memory, rank, *there) for rank, (_, _, *there) in enumerate(records))
     everywhere = all(record == b"\1" for record in gather(b"\1" if found else b"\0"))
     return memory if everywhere else None
 
 
-def answers(memory: PeerMemory, rank: int, address: int) -> bool:
+def answers(memory: PeerMemory, rank: int, address: int, number: int) -> bool:
     found = ctypes.c_uint64()
     try:
         memory.read(rank, address, ctypes.addressof(found), 8)
     except OSError:
         return False
-    return found.value == ANSWER
+    return found.value == number
 
 
 def let_siblings_read(parents: set[int]) -> None:
