@@ -85,3 +85,11 @@ def test_processes_of_all_groups_are_not_those_of_one(monkeypatch: pytest.Monkey
     assert make("cpu", (2,)) == ("cpu", (2,))
     with pytest.raises(RefusalError, match="init_device_mesh of 4 processes, and a group has 2"):
         make("cpu", (2, 2))
+
+
+def test_a_refusal_that_the_script_catches_is_said_at_its_end(tmp_path: Path) -> None:
+    run = try_adapted(tmp_path, "caught.py", policy="asp", ranks=1)
+    assert run.codes == [2], run.stderr()
+    last = run.stderr().splitlines()[-1]
+    assert f"caught.py:{line_of('dist.broadcast(', 'caught.py')}: broadcast inside the step loop" in last
+    assert last.endswith(" (the script has caught this and gone on)")

@@ -26,6 +26,7 @@ from polyrhythm.errors import (
 from polyrhythm.lines import first_to_say, say
 from polyrhythm.runtime.launch.rendezvous import read_number
 from polyrhythm.runtime.launch.restarts import tell_status
+from polyrhythm.runtime.script.notices import caught
 from polyrhythm.runtime.script.patches import install
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.wire.parent_death import tie_forks
@@ -98,9 +99,15 @@ def run_to_end(arguments: Sequence[str], script: AdaptedScript) -> None:
         execute(arguments)
     except SystemExit as error:
         if error.code in (None, 0):
-            script.check_end()
+            check_end(script)
         raise
+    check_end(script)
+
+
+def check_end(script: AdaptedScript) -> None:
     script.check_end()
+    if (refusal := caught()) is not None:
+        raise RefusalError(f"{refusal} (the script has caught this and gone on)")
 
 
 def say_once(error: PolyrhythmError) -> None:

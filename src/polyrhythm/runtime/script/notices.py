@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from polyrhythm.errors import RefusalError
+from polyrhythm.errors import RefusalError, UsageError
 from polyrhythm.lines import say
 
 OURS = os.path.realpath(Path(__file__).parents[2]) + os.sep
@@ -21,10 +21,28 @@ FOREIGN = (
 INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 """In the path of what is installed beside this environment: for the user alone, or for the whole system."""
 
+MOST_KEPT = 16
+"""Refusals of which we know later whether they were raised: of a script that catches each, no more are needed."""
+
+_made: list[RefusalError] = []
+
 
 def refuse(problem: str, place: str = "") -> RefusalError:
     """An error that starts with the line of the script that is running, or another `place`."""
-    return RefusalError(f"{place or script_line()}: {problem}")
+    error = RefusalError(f"{place or script_line()}: {problem}")
+    if len(_made) < MOST_KEPT:
+        _made.append(error)
+    return error
+
+
+def overlook(error: UsageError) -> None:
+    """We have caught this ourselves: what it is about may never come to pass."""
+    _made[:] = [made for made in _made if made is not error]
+
+
+def caught() -> RefusalError | None:
+    """The first refusal that was raised and is not under way any more: the script has caught it."""
+    return next((made for made in _made if made.__traceback__ is not None), None)
 
 
 def tell(what: str, place: str = "") -> None:

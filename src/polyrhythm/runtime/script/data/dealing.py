@@ -17,7 +17,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.runtime.script.data.alone import every_nth, warm_up_source
 from polyrhythm.runtime.script.data.order import JOB_SEED, deals_out, options_of
 from polyrhythm.runtime.script.data.reading import Reading
-from polyrhythm.runtime.script.notices import refuse
+from polyrhythm.runtime.script.notices import overlook, refuse
 from polyrhythm.runtime.wire.config_sources import EARLY, handed_on
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.worker.loader import _Sampler, dealt_to
@@ -43,8 +43,8 @@ class Dealing:
         if self.partition != "shared" and deals:
             try:
                 return self._read(loader, distributed, original)
-            except UsageError:  # `dealt` says so if the script trains on this one
-                pass
+            except UsageError as error:
+                overlook(error)  # `dealt` says so if the script trains on this one
         if deals and loader.num_workers and self.gives_own(distributed):
             return Reading(loader, original)
         if distributed or isinstance(loader.dataset, IterableDataset):
