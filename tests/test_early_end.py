@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -115,3 +116,54 @@ def test_a_signal_during_imports_is_one_line(
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.splitlines()[-1].startswith(f"polyrhythm: {how}")
     assert len(done.stderr.splitlines()) == 1
+
+
+IN_SOURCE = """
+import signal, sys
+from polyrhythm.cli import app, main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+app.app = lambda **_: exec("signal.raise_signal({number})")
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "how", "status"), SIGNALS)
+def test_a_signal_in_source_that_is_executed_ends_with_the_same_status(
+    tmp_path: Path, number: int, how: str, status: int
+) -> None:
+    """Where an interrupt ends such source, ``python -m`` ends by SIGINT, whatever status it was to end with."""
+    (tmp_path / "called.py").write_text(IN_SOURCE.format(number=int(number)), encoding="utf-8")
+    command = [sys.executable, "-m", "called"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, f"polyrhythm: {how}\n")
+
+
+IGNORING = """
+import signal, sys
+from polyrhythm.cli import main
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+words = ("uniform", "--timing-only", "--jobs", "1", "--policies", "bsp,./terminating.py:Ends,asp")
+sys.argv = ["polyrhythm", "compare", *words]
+main()
+"""
+TERMINATING = """
+import signal
+
+from polyrhythm.policies import ASP
+
+
+class Ends(ASP):
+    def decide(self, state, event):
+        signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_sigterm_is_not_the_policys_in_which_it_comes_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
+    """As in the background of a batch script; the run counted as failed, and the next one began."""
+    (tmp_path / "called.py").write_text(IGNORING, encoding="utf-8")
+    (tmp_path / "terminating.py").write_text(TERMINATING, encoding="utf-8")
+    command = [sys.executable, "called.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "polyrhythm: ended by SIGTERM: 1 of 3 runs had finished\n")

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from polyrhythm.errors import EndedError
+
 STDIN = 0
 
 
@@ -66,12 +68,12 @@ class EarlyEnd:
         except Exception:
             if not self.came:
                 raise
-            raise KeyboardInterrupt from None
+            raise EndedError from None
 
     def _end(self, number: int, frame: object) -> None:
         self._number = number
         warnings.filterwarnings("ignore", module="joblib")  # of tasks that are not done, as nobody wants them now
-        raise KeyboardInterrupt
+        raise EndedError
 
     def _unless_ended(self, tell: Callable[[Any], Any]) -> Callable[[Any], None]:
         """joblib's thread fails when its processes are ended, which means nothing then."""

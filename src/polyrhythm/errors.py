@@ -172,14 +172,20 @@ def shown(value: Any) -> str:
     return line if len(line) <= MOST_SHOWN else f"{line[:MOST_SHOWN]}..."
 
 
+class EndedError(KeyboardInterrupt):
+    """A signal ends the command, as Ctrl-C does; see `polyrhythm.early_end`."""
+
+
 def may_raise() -> tuple[type[BaseException], ...]:
     """In an except clause around code of the user's own, such as a policy: the exceptions that are that code's.
 
     This is any, as the process must not end for it without a word. Only a KeyboardInterrupt is passed on, for it is
-    the user's Ctrl-C, unless that does not reach this process, as it does not reach a coordinator.
+    the user's Ctrl-C, unless that does not reach this process, as it does not reach a coordinator; or it is the end of
+    a command by SIGTERM, which may reach one that Ctrl-C does not.
     """
-    pressed = isinstance(sys.exception(), KeyboardInterrupt) and getsignal(SIGINT) is not SIG_IGN
-    return () if pressed else (BaseException,)
+    error = sys.exception()
+    pressed = isinstance(error, KeyboardInterrupt) and getsignal(SIGINT) is not SIG_IGN
+    return () if pressed or isinstance(error, EndedError) else (BaseException,)
 
 
 def line_of(error: BaseException) -> str:

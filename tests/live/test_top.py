@@ -42,6 +42,10 @@ class Terminal:
             self.shown += os.read(self._ours, 65536).decode(errors="replace")
         self.shown = self.shown.partition(text)[2]
 
+    def attributes(self) -> list[object]:
+        """How the terminal treats keys."""
+        return termios.tcgetattr(self._ours)
+
     def press(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
@@ -92,6 +96,22 @@ def test_a_job_is_seen_and_switched_with_keys() -> None:
         (asked,) = [event.text for event in state.events if event.kind == "control"]
         assert asked.endswith("asks to switch to asp")
         steer.absent(steer.at("topped"), 0)
+        running.join()
+
+
+@pytest.mark.parametrize("keys", ["", "s"])
+def test_sigterm_ends_it_at_a_question_too_and_leaves_the_terminal_as_it_was(keys: str) -> None:
+    with job(idle, 1, name="topped-on") as running:
+        with top("topped-on") as terminal:
+            before = terminal.attributes()
+            terminal.until("q quit")
+            terminal.press(keys)
+            terminal.until("switch to policy" if keys else "topped-on")
+            terminal.process.terminate()
+            terminal.until("polyrhythm: ended by SIGTERM")
+            assert terminal.process.wait(LIMIT_S) == 143
+            assert terminal.attributes() == before
+        steer.absent(steer.at("topped-on"), 0)
         running.join()
 
 

@@ -20,9 +20,16 @@ def main() -> None:
         with early_end.by_signals():
             called()
     except SystemExit as left:
-        if left.code in EARLY and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # once more ends at once what is left, the interpreter's end
+        if left.code in EARLY:
+            end_as_said()
         raise
+
+
+def end_as_said() -> None:
+    """Nothing is left but the interpreter's end: have it exit with our status, and at once if a signal comes again."""
+    exec("")  # `python -m` would end by SIGINT if the last source that was executed was interrupted
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def called() -> None:
