@@ -248,6 +248,18 @@ def test_the_first_run_of_a_search_asks_for_the_epochs_that_later_ones_count(
         refuse_shares(baseline)
 
 
+@pytest.mark.parametrize("hosts", ["2", "1:2"])
+def test_a_search_on_several_hosts_is_refused(words: list[str], made: list[SearchTrial], hosts: str) -> None:
+    """Each host would search by itself, and the accuracy is printed on one."""
+    several = ["--nnodes", hosts, "--job-family", "digits"]
+    with pytest.raises(PolyrhythmError, match=f"--search cannot go with --nnodes {hosts}: each host would search"):
+        resolved([*several, *with_search(words)])
+    assert not made
+    found = resolved([*several, "--on", "ray", *with_search(words)])
+    assert found == [*several[:2], "--on", "ray", *words[:4], "--policy", "switch:bsp@0.375,asp", *words[6:8], "0"]
+    assert "switch:bsp@0.375,asp" in resolved([*several, *words]), "a point that is known holds on all hosts"
+
+
 @pytest.mark.parametrize("flag", ["--job-family", "--store", "--metric"])
 def test_a_flag_without_a_value_is_refused(words: list[str], flag: str) -> None:
     """As of a variable of a shell that is not set: the job would be one of no family."""

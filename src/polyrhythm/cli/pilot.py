@@ -77,6 +77,7 @@ def resolved(arguments: Sequence[str]) -> list[str]:
             "or name one, as in --policy switch:bsp@0.5,asp"
         )
     if policy is None:
+        refuse_several_hosts(pilot)
         policy = piloted(pilot, store, job)
     say(f"{policy} is the policy that was found for this job ({named(pilot, job)})")
     return pilot.command(policy, run=0)
@@ -213,6 +214,19 @@ def shared_by_family(pilot: Pilot) -> dict[str, str]:
 def named(pilot: Pilot, job: str) -> str:
     family: str = pilot.options.job_family
     return f"family {family}" if family else f"fingerprint {job}"
+
+
+def refuse_several_hosts(pilot: Pilot) -> None:
+    """With Ray one command starts them all."""
+    from polyrhythm.runtime.launch.counts import read_hosts
+    from polyrhythm.runtime.launch.run_flags import make_parser
+
+    given = make_parser().parse_args([*pilot.flags, "script"])
+    if read_hosts(given.nnodes)[1] > 1 and given.on != "ray":
+        raise UsageError(
+            f"--search cannot go with --nnodes {given.nnodes}: each host would search by itself; search on one host "
+            "or with --on ray, or name a point, as in --policy switch:bsp@0.5,asp"
+        )
 
 
 def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
