@@ -295,6 +295,17 @@ def test_the_number_of_the_run_goes_to_the_script(words: list[str]) -> None:
     assert found.command("bsp", 7)[-2:] == ["--seed", "7"]
 
 
+@pytest.mark.parametrize("seed", ["{run}", "7"])
+def test_runs_that_may_all_be_the_same_are_said(
+    words: list[str], made: list[SearchTrial], capsys: pytest.CaptureFixture[str], seed: str
+) -> None:
+    resolved([*with_search(words)[:-1], seed])
+    line = "no argument of the script has {run}, so runs may be the same one, whose spread tells nothing"
+    assert (line in capsys.readouterr().err) == (seed == "7")
+    resolved([*with_search(words)[:-1], seed])
+    assert line not in capsys.readouterr().err, "nothing is run any more"
+
+
 def test_a_script_that_is_no_file_is_refused(words: list[str]) -> None:
     words[6] = "none.py"
     with pytest.raises(PolyrhythmError, match=r"'none\.py' is no file"):

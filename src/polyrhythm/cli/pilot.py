@@ -239,6 +239,11 @@ def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
 
     runner = SerialRunner(lambda trial: piloted_trial(pilot, trial))
     plan = plan_of(pilot)
+    if plan.runs > 1 and not any("{run}" in word for word in pilot.script):
+        say(
+            "no argument of the script has {run}, so runs may be the same one, whose spread tells nothing; give the "
+            "script its seed, as in --seed {run}"
+        )
     spec = search(plan, runner, store, trials_of(pilot), tell).spec
     if pilot.options.job_family:
         store.note_family(pilot.options.job_family, shared_by_family(pilot))
