@@ -249,6 +249,18 @@ def test_the_first_run_of_a_search_asks_for_the_epochs_that_later_ones_count(
         refuse_shares(baseline)
 
 
+@pytest.mark.parametrize("hosts", ["2", "1:2"])
+def test_a_search_on_several_hosts_is_refused(words: list[str], made: list[SearchTrial], hosts: str) -> None:
+    """Each host would search by itself, and the accuracy is printed on one."""
+    several = ["--nnodes", hosts, "--job-family", "digits"]
+    with pytest.raises(PolyrhythmError, match=f"--search cannot go with --nnodes {hosts}: each host would search"):
+        resolved([*several, *with_search(words)])
+    assert not made
+    found = resolved([*several, "--on", "ray", *with_search(words)])
+    assert found == [*several[:2], "--on", "ray", *words[:4], "--policy", "switch:bsp@0.375,asp", *words[6:8], "0"]
+    assert "switch:bsp@0.375,asp" in resolved([*several, *words]), "a point that is known holds on all hosts"
+
+
 @pytest.mark.parametrize("flag", ["--job-family", "--store", "--metric"])
 def test_a_flag_without_a_value_is_refused(words: list[str], flag: str) -> None:
     """As of a variable of a shell that is not set: the job would be one of no family."""
@@ -282,6 +294,17 @@ def test_the_number_of_the_run_goes_to_the_script(words: list[str]) -> None:
     found = read_pilot(words)
     assert found is not None
     assert found.command("bsp", 7)[-2:] == ["--seed", "7"]
+
+
+@pytest.mark.parametrize("seed", ["{run}", "7"])
+def test_runs_that_may_all_be_the_same_are_said(
+    words: list[str], made: list[SearchTrial], capsys: pytest.CaptureFixture[str], seed: str
+) -> None:
+    resolved([*with_search(words)[:-1], seed])
+    line = "no argument of the script has {run}, so runs may be the same one, whose spread tells nothing"
+    assert (line in capsys.readouterr().err) == (seed == "7")
+    resolved([*with_search(words)[:-1], seed])
+    assert line not in capsys.readouterr().err, "nothing is run any more"
 
 
 def test_a_script_that_is_no_file_is_refused(words: list[str]) -> None:

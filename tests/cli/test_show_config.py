@@ -48,6 +48,18 @@ def test_no_script_is_needed_and_a_searched_policy_is_shown_as_given() -> None:
     assert "policy sync-switch --policy" in shown("--policy", "sync-switch", "--search", "--show-config")
 
 
+@pytest.mark.parametrize("flag", ["--show", "--show_config", "--show-conf"])
+def test_it_may_be_cut_short_and_starts_nothing(flag: str) -> None:
+    for words in ([flag, "a.py"], [flag]):
+        assert "policy asp --policy" in shown("--policy", "asp", *words)
+
+
+def test_a_job_file_without_a_name_is_refused() -> None:
+    """As of a variable of a shell that is not set: the job would have none of its settings."""
+    (line,) = shown("--config=", "--show-config", status=2)
+    assert line == "polyrhythm: --config has no value; give one or leave it out"
+
+
 def test_the_terms_of_a_search_are_shown_where_there_is_one(job_file: str) -> None:
     Path(job_file).write_text("policy = 'sync-switch'\nsettings = 2\ndata = ['a', 'b']\n", encoding="utf-8")
     family, words = ["--job-family", "digits"], ["--config", job_file, "--show-config"]

@@ -30,7 +30,7 @@ with polyrhythm.session(model, optimizer) as session:
 @pytest.fixture
 def cluster() -> Iterator[str]:
     """The address of a cluster of two cores."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
 

@@ -74,8 +74,11 @@ def run(ctx: typer.Context) -> None:
     raise typer.Exit(launch_anywhere(resolved(ctx.args), fork))
 
 
-NAMED_LATER = ("-m", "--module", "--no-python", "--no_python", "--config", "--show-config", "--show_config")
-"""Flags after which a file need not be a script, or may not be needed."""
+NAMED_LATER = ("-m", "--module", "--no-python", "--no_python", "--config")
+"""Flags after which a file need not be a script."""
+
+SHOW = "--sho"
+"""How the flag begins, however short it is cut, that needs no script."""
 
 FREE_FORM = ("sync-switch", ".py")
 """Parts of a --policy that is no plain spec."""
@@ -121,7 +124,7 @@ def up_to_script(arguments: Sequence[str]) -> Sequence[str]:
     before = ""
     for index, word in enumerate(arguments):
         is_value = before.startswith("-") and "=" not in before and not word.endswith(".py")
-        if word.partition("=")[0] in NAMED_LATER or not (word.startswith("-") or is_value):
+        if word.partition("=")[0] in NAMED_LATER or word.startswith(SHOW) or not (word.startswith("-") or is_value):
             return arguments[:index]
         before = word
     return arguments

@@ -78,6 +78,7 @@ def resolved(arguments: Sequence[str]) -> list[str]:
             "or name one, as in --policy switch:bsp@0.5,asp"
         )
     if policy is None:
+        refuse_several_hosts(pilot)
         policy = piloted(pilot, store, job)
     say(f"{policy} is the policy that was found for this job ({named(pilot, job)})")
     return pilot.command(policy, run=0)
@@ -216,6 +217,19 @@ def named(pilot: Pilot, job: str) -> str:
     return f"family {family}" if family else f"fingerprint {job}"
 
 
+def refuse_several_hosts(pilot: Pilot) -> None:
+    """With Ray one command starts them all."""
+    from polyrhythm.runtime.launch.counts import read_hosts
+    from polyrhythm.runtime.launch.run_flags import make_parser
+
+    given = make_parser().parse_args([*pilot.flags, "script"])
+    if read_hosts(given.nnodes)[1] > 1 and given.on != "ray":
+        raise UsageError(
+            f"--search cannot go with --nnodes {given.nnodes}: each host would search by itself; search on one host "
+            "or with --on ray, or name a point, as in --policy switch:bsp@0.5,asp"
+        )
+
+
 def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
     from polyrhythm.search.loop import search
     from polyrhythm.search.runners import SerialRunner
@@ -226,6 +240,11 @@ def piloted(pilot: Pilot, store: "TrialStore", job: str) -> str:
 
     runner = SerialRunner(lambda trial: piloted_trial(pilot, trial))
     plan = plan_of(pilot)
+    if plan.runs > 1 and not any("{run}" in word for word in pilot.script):
+        say(
+            "no argument of the script has {run}, so runs may be the same one, whose spread tells nothing; give the "
+            "script its seed, as in --seed {run}"
+        )
     spec = search(plan, runner, store, trials_of(pilot), tell).spec
     if pilot.options.job_family:
         store.note_family(pilot.options.job_family, shared_by_family(pilot))

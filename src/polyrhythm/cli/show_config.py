@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from polyrhythm.runtime.wire.job_config import Given, JobConfig
 
 FLAG = "--show-config"
+BEGUN = "--s"
+"""How it begins, however short it is cut."""
 
 
 class Row(NamedTuple):
@@ -22,7 +24,7 @@ class Row(NamedTuple):
 
 def config_table(arguments: Sequence[str]) -> str | None:
     """A line a setting, with its value and its source; None if the call does not ask for it."""
-    if FLAG not in arguments:
+    if not any(word.startswith(BEGUN) for word in arguments):
         return None
     from polyrhythm.runtime.launch.run_flags import from_call, given_flags, make_parser
 
@@ -55,12 +57,12 @@ def terms(chosen: "Mapping[str, Given]", parser: argparse.ArgumentParser) -> Ite
 
 def flags_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
     """Those in front of the script, which may be left out here."""
-    from polyrhythm.runtime.launch.run_flags import split_at_script
+    from polyrhythm.runtime.launch.run_flags import split_at_script, whole
 
     try:
         return split_at_script(parser, arguments)[0]
     except PolyrhythmError:
-        return list(arguments)
+        return [whole(parser, word) for word in arguments]
 
 
 def rows(chosen: "Mapping[str, Given]") -> Iterator[Row]:

@@ -271,6 +271,8 @@ def from_call(parser: argparse.ArgumentParser, flags: Sequence[str], environment
     """What environment, job file and flags have chosen, before the script says anything."""
     given = given_flags(parser, flags)
     path: str = given.get("config", "")
+    if "config" in given and not path:
+        raise UsageError("--config has no value; give one or leave it out")
     ours = {name: Given(value, flag_of(name)) for name, value in given.items() if name not in ABOUT_THE_CALL}
     in_file = {name: Given(value, path) for name, value in (read_job_file(path) if path else {}).items()}
     for layer in (in_file, ours):
