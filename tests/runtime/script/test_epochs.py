@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.core import Trace
-from tests.runtime.script.runs import adapted, try_adapted
+from tests.runtime.script.runs import adapted, plain, try_adapted
 
 LOOPS = {
     "for epoch in range(3):": 3,
@@ -62,3 +62,21 @@ def test_where_epochs_have_no_length_nobody_is_asked_for_their_number(tmp_path: 
     assert 2 in run.codes
     assert all(run.codes)
     assert "counts shares of epochs whose length nobody knows; use a policy that counts none" in run.stderr()
+
+
+@pytest.mark.parametrize("batches", ["12", "13"])
+def test_an_epoch_whose_first_step_has_fewer_mini_batches_is_one(tmp_path: Path, batches: str) -> None:
+    traces = str(tmp_path / "traces")
+    run = adapted(tmp_path / "run", "ahead.py", batches, policy="switch:bsp@0.5,asp", trace=traces, stand_in=False)
+    policies = [Trace.load(path).header.policy for path in sorted(Path(traces).iterdir())]
+    assert policies in (["bsp", "asp"], ["bsp", "bsp", "asp"]), "the first epoch has fewer steps than its loader says"
+    first, second = ((run.folder / f"weights.{rank}").read_text("utf-8") for rank in run.ranks)
+    assert first == second
+
+
+def test_under_bsp_its_steps_are_those_of_torchrun(tmp_path: Path) -> None:
+    ours = adapted(tmp_path / "ours", "ahead.py", "12", stand_in=False)
+    theirs = plain(tmp_path / "theirs", "ahead.py", "12", stand_in=False)
+    for rank in ours.ranks:
+        words = [(run.folder / f"weights.{rank}").read_text("utf-8") for run in (ours, theirs)]
+        assert words[0] == words[1]

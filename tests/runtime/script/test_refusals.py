@@ -18,7 +18,8 @@ def line_of(text: str, script: str = "odd.py") -> int:
 REFUSED = {
     "own optimizer": (
         "scaler.scale(loss).backward()",
-        "parameters have changed without a step of an optimizer",
+        "parameters have changed without a step of an optimizer of torch.optim; what a script, or an optimizer that is "
+        "none of torch's, changes by itself cannot follow a policy; let one of torch.optim make the steps",
     ),
     "one step of its own": (
         "scaler.scale(loss).backward()",

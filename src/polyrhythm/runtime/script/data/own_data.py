@@ -108,6 +108,11 @@ class OwnData:
         self.end()
 
     @property
+    def first_samples(self) -> int:
+        """Of the first step, about."""
+        return self._batch_size
+
+    @property
     def steps_begun(self) -> int:
         """Steps that the script alone would have made before the one at hand."""
         return max(0, self._steps - 1) * self._stretch
@@ -139,8 +144,11 @@ class OwnReading:
         """Passes over each of these."""
         self._unused: Counter[int] = Counter()
         """Mini-batches of these that no step has used yet."""
-        self._samples = 0
+        self._samples = self._stepped_samples = 0
+        """That the model was given since the last step, and before it for that step."""
         self._learns = split == 1
+        self._first, self._size = parts, 0
+        """Where the first step of an epoch has fewer mini-batches than others: how many, and samples of one."""
         self._aside: dict[int, tuple[Pass, int]] = {}
         """Of each loader whose pass is under way, another one, with its mini-batches: the script may only look."""
         self._over = False
@@ -230,6 +238,7 @@ class OwnReading:
 
     def step(self) -> None:
         samples, self._samples = self._samples, 0
+        self._stepped_samples = samples
         self._take_aside()
         if not self.data.open:
             self.data.begin(None)
@@ -240,7 +249,7 @@ class OwnReading:
             self._learn_parts()
         for number, each in self._passes.items():
             each.step()
-            self._unused[number] = max(0, self._unused[number] - self._parts)
+            self._unused[number] = max(0, self._unused[number] - self._used())
         self.end_if_over()
 
     def _learn_parts(self) -> None:
@@ -248,8 +257,22 @@ class OwnReading:
         self._learns = False
         for number, each in self._passes.items():
             if not each.over and (read := each.batches - each.settled) > self._parts:
-                self._unused[number] = max(0, self._unused[number] - (read - self._parts))  # of the first step
+                self._learn_first(read)
+                self._unused[number] = max(0, self._unused[number] - (self._first - self._parts))  # of the first step
                 self._parts = read
+
+    def _learn_first(self, read: int) -> None:
+        """A script that steps with its mini-batches 0, 2, 4, ... has less in the first step than in the second."""
+        size, rest = divmod(self._stepped_samples, read)
+        fewer = 0 < self.data.first_samples < self._stepped_samples
+        if fewer and not rest and not self.data.first_samples % size:
+            self._first, self._size = self.data.first_samples // size, size
+        else:
+            self._first = read
+
+    def _used(self) -> int:
+        """Mini-batches of the step that was made."""
+        return min(self._parts, -(-self._stepped_samples // self._size)) if self._size else self._parts
 
     def end_if_over(self) -> None:
         """The script has made a step, or has come to the end of a pass: no further step may follow from it."""
@@ -300,7 +323,10 @@ class OwnReading:
         if self._split > 1 and self.data.first:  # what all have read before they split the rest
             return None, 0
         runs = [each for each in self._passes.values() if not each.over]
-        known = [(-(-length // width), each.steps) for each in runs if (length := length_of(each.loader)) is not None]
+        more = self._size > 0  # a first step of its own
+        early = self._first if more else 0
+        lengths = [(length, each.steps) for each in runs if (length := length_of(each.loader)) is not None]
+        known = [(more - (early - length) // width, steps) for length, steps in lengths]
         return min(known, key=lambda steps: steps[0] - steps[1], default=(None, 0))
 
 

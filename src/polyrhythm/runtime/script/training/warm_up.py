@@ -26,7 +26,7 @@ MOST_ALONE = 16
 
 BY_HAND = (
     "without a step of an optimizer of torch.optim; what a script, or an optimizer that is none of torch's, changes by "
-    "itself cannot follow a policy"
+    "itself cannot follow a policy; let one of torch.optim make the steps"
 )
 
 DIFFERENTIATING = frozenset({torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp})
