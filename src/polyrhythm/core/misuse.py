@@ -118,14 +118,13 @@ def _malformed(decision: Any) -> str:
         case Cancel() | Stop():
             return _malformed_workers(decision)
         case Wake(time_s=time_s):
-            name = type(decision).__name__
-            return (
-                ""
-                if _is_number(time_s)
-                else f"{name}.time_s must be a number that a float can hold but got {shown(time_s)}"
-            )
+            return "" if _is_number(time_s) else _no_time(f"{type(decision).__name__}.time_s", time_s)
         case _:
             return f"decide returned {shown(decision)}, which is not a decision"
+
+
+def _no_time(name: str, value: Any) -> str:
+    return f"{name} must be a number that a float can hold but got {shown(value)}"
 
 
 def _malformed_workers(decision: Sync | Proceed | Cancel | Stop) -> str:
