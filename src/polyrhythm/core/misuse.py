@@ -1,6 +1,7 @@
 """What a wrong policy does, in words: nothing here is called while a policy keeps its contract."""
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
@@ -117,9 +118,13 @@ def _malformed(decision: Any) -> str:
         case Cancel() | Stop():
             return _malformed_workers(decision)
         case Wake(time_s=time_s):
-            return "" if _is_number(time_s) else f"{type(decision).__name__}.time_s must be a number but got {time_s!r}"
+            return "" if _is_number(time_s) else _no_time(f"{type(decision).__name__}.time_s", time_s)
         case _:
             return f"decide returned {shown(decision)}, which is not a decision"
+
+
+def _no_time(name: str, value: Any) -> str:
+    return f"{name} must be a number that a float can hold but got {shown(value)}"
 
 
 def _malformed_workers(decision: Sync | Proceed | Cancel | Stop) -> str:
@@ -162,7 +167,7 @@ def _malformed_proceed(decision: Proceed) -> str:
     for name in ("lr_scale", "momentum"):
         value = getattr(settings, name)
         if value is not None and not (_is_number(value) and math.isfinite(value)):
-            return f"Settings.{name} must be a finite number but got {value!r}"
+            return f"Settings.{name} must be a finite number but got {shown(value)}"
     return ""
 
 
@@ -193,7 +198,8 @@ def uneven(decision: Proceed, batch_size: int) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+    """Whether it is one that a float can hold, if not exactly: a larger integer fails in the arithmetic of times."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
 
 
 def _is_tuple_of(value: Any, kind: Any) -> bool:

@@ -1,5 +1,7 @@
 """Replicas that should be equal are compared, on real gloo processes."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -13,8 +15,16 @@ from polyrhythm.testing.processes import run_workers
 SIZE = 2
 
 
-def said(rank: int, port: int, factor: float, own_rate: bool) -> str:
-    """What a member is told whose parameters are so much larger than those of the one before it."""
+def said(rank: int, port: int, factor: float, own_rate: bool, odd: tuple[float, ...] = ()) -> str:
+    """What a member is told whose parameters are so much larger than those of the one before it.
+
+    Args:
+        rank: of the member.
+        port: of the store.
+        factor: by which parameters grow from member to member.
+        own_rate: whether the second one has a learning rate of its own.
+        odd: a number that each member has in the place of its first weight.
+    """
     store = TCPStore("127.0.0.1", port, is_master=False)
     generation = Generation(store, "all", range(SIZE), rank)
     torch.manual_seed(0)
@@ -25,6 +35,8 @@ def said(rank: int, port: int, factor: float, own_rate: bool) -> str:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(factor**rank)
+        if odd:
+            weights.weight[0, 0, 0, 0] = odd[rank]
     told = ""
     try:
         check_equal(generation, list(model.parameters()), optimizer)
@@ -43,6 +55,25 @@ def test_replicas_may_be_as_far_apart_as_rounding_explains(store: TCPStore, fact
     assert first == second
     assert bool(first) == told
     assert not told or "they make different optimizer steps" in first
+
+
+@pytest.mark.parametrize("odd", [(math.nan, math.nan), (math.inf, math.nan)])
+def test_a_number_that_is_finite_nowhere_hides_no_others(store: TCPStore, odd: tuple[float, ...]) -> None:
+    first, second = run_workers(said, SIZE, store.port, 1.5, False, odd)
+    assert first == second
+    assert "% of their norm apart" in first
+    assert "nan" not in first
+
+
+@pytest.mark.parametrize("odd", [(0.0, math.nan), (math.inf, 0.0)])
+def test_a_number_that_is_finite_on_some_only_is_apart(store: TCPStore, odd: tuple[float, ...]) -> None:
+    first, second = run_workers(said, SIZE, store.port, 1.0, False, odd)
+    assert first == second
+    assert "are finite on some and not on others" in first
+
+
+def test_what_is_finite_nowhere_is_not_apart(store: TCPStore) -> None:
+    assert run_workers(said, SIZE, store.port, 1.0, False, (math.nan, math.nan)) == ["", ""]
 
 
 def test_rates_that_differ_are_named(store: TCPStore) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.runtime.server.shard import ParameterShard
-from polyrhythm.runtime.wire.shard_protocol import Layout, OptimizerSpec, Parameter, StateShape
+from polyrhythm.runtime.wire.shard_protocol import Hyperparameter, Layout, OptimizerSpec, Parameter, StateShape
 from polyrhythm.runtime.wire.shared_memory import CHUNK, SEQUENCE, SharedVector, hand_untorn, read_untorn
 from polyrhythm.training.compensation import Compensation
 from polyrhythm.training.server import Push
@@ -105,3 +105,16 @@ def test_a_state_of_other_shapes_is_refused() -> None:
     for shape in wrong:
         with pytest.raises(PolyrhythmError, match="but the parameters have"):
             shard.check_state(shape)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("SGD", 1), ("SGD", 2), ("Adam", 1), ("Adam", 2)])
+def test_a_group_without_elements_keeps_its_options(kind: str, count: int) -> None:
+    layout = Layout(((Parameter("none", (0,)),), (Parameter("w", (8, 8)),), (Parameter("nothing", (3, 0)),)))
+    optimizer = OptimizerSpec(kind, {}, ({"lr": 0.5}, {"lr": 0.25}, {"lr": 0.125}))
+    shards = [ParameterShard(layout, index, count, optimizer, Compensation()) for index in range(count)]
+    for shard in shards:
+        settings: tuple[dict[str, Hyperparameter], ...] = ({"lr": 1.0}, {"lr": 0.5}, {})
+        shard.check_settings(settings, "rank 0")
+        shard.apply([Push(torch.ones(shard.span.elements))], settings=settings)
+        shard.load(shard.vector.clone(), shard.state(), 1)
+        assert shard.vector.max() < 0

@@ -3,6 +3,10 @@
 Spinning ends with an answer, with the time, or when someone else wants the processor; and it learns.
 """
 
+import math
+
+import pytest
+
 from polyrhythm.runtime.wire.event_loop import ALONE_S, MOST_SKIPPED, SPIN_S, TAKEN_S, Loop, Spinner
 
 
@@ -13,6 +17,19 @@ def test_it_may_be_called_as_often_as_one_likes_before_it_looks() -> None:
         loop.call_from_thread(lambda number=number: calls.append(number))  # type: ignore[misc]
     loop.step(0.0)
     assert calls == list(range(5000))
+    loop.close()
+
+
+@pytest.mark.parametrize("due_s", [3e6, 1e300, math.inf])
+def test_what_is_due_in_a_month_or_never_keeps_nobody_from_waiting(due_s: float) -> None:
+    loop, calls = Loop(spin_s=0.0), list[str]()
+    timer = loop.call_later(due_s, lambda: calls.append("due"))
+    loop.call_from_thread(lambda: calls.append("called"))
+    loop.step()
+    timer.cancel()
+    loop.call_from_thread(lambda: calls.append("called again"))
+    assert loop.run_until(lambda: len(calls) == 2, timeout_s=due_s)
+    assert calls == ["called", "called again"]
     loop.close()
 
 

@@ -37,6 +37,7 @@ def test_spans_cover_the_vector_once_at_aligned_cuts(sizes: list[int], count: in
     owner = [group for group, size in enumerate(sizes) for _ in range(size)]
     covered = [group for span in spans for group, start, stop in span.pieces for _ in range(start, stop)]
     assert covered == owner
+    assert list(dict.fromkeys(piece.group for span in spans for piece in span.pieces)) == list(range(len(sizes)))
 
 
 def test_too_many_shards_are_refused() -> None:
@@ -70,8 +71,10 @@ def trained(
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.NAdam, torch.optim.Adagrad, torch.optim.ASGD])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_state_cut_packed_unpacked_and_joined_is_the_same(kind: type[torch.optim.Optimizer], count: int) -> None:
-    sizes = [50, 7, 90]
+@pytest.mark.parametrize("sizes", [[50, 7, 90], [0, 48, 0, 99, 0]])
+def test_a_state_cut_packed_unpacked_and_joined_is_the_same(
+    kind: type[torch.optim.Optimizer], sizes: list[int], count: int
+) -> None:
     optimizer, vector = trained(kind, sizes)
     state = optimizer.state()
     spans = cut_spans(sizes, count)

@@ -25,7 +25,10 @@ like a random walk.
 
 
 class Spread(NamedTuple):
-    """How far the members are apart: `distance` as a share of the norm, and the ranges of the groups' rates."""
+    """How far the members are apart: `distance` as a share of the norm, and the ranges of the groups' rates.
+
+    `distance` is infinite if numbers are finite on some members and not on others.
+    """
 
     distance: float
     rates: tuple[tuple[float, float], ...]
@@ -50,32 +53,40 @@ def check_equal(generation: Generation, parameters: Sequence[Tensor], optimizer:
 
 def refuse_apart(generation: Generation, found: Spread) -> None:
     """The same, of what all members have found."""
-    if not found.distance > TOLERANCE:
+    if found.distance <= TOLERANCE:
         return
     with contextlib.suppress(GroupError):  # nobody leaves the group before all have the answer
         all_reduce(generation, torch.zeros(1))
     apart = [f"{low:g} to {high:g}" for low, high in found.rates if low != high]
     why = f"their learning rates are {apart[0]}" if apart else "they make different optimizer steps"
+    finite = math.isfinite(found.distance)
+    far = f"{100 * found.distance:.2g} % of their norm apart" if finite else "finite on some and not on others"
     raise ReplicasDifferError(
-        f"the parameters of workers that should be equal are {100 * found.distance:.2g} % of their norm apart: {why}; "
-        "make each step the same on every rank"
+        f"the parameters of workers that should be equal are {far}: {why}; make each step the same on every rank"
     )
 
 
 def spread(generation: Generation, parameters: Sequence[Tensor], optimizer: Optimizer) -> Spread:
     """What is compared is linear in the parameters, so that a difference shows at its size: the sum of a part of each.
 
+    Of numbers that are not finite, only how many there are is compared: one of them would make any sum equal to none.
+
     Raises:
         GroupError: when a member is lost.
     """
     parts = [looked_at(parameter) for parameter in parameters]
-    sums, squares = (torch.stack([f(part) for part in parts]).cpu() for f in (Tensor.sum, squared))
+    finite = [torch.where(part.isfinite(), part, 0.0) for part in parts]
+    sums, squares = (torch.stack([f(part) for part in finite]).cpu() for f in (Tensor.sum, squared))
+    lost = torch.stack([(~part.isfinite()).sum() for part in parts]).double().cpu()
     rates = torch.tensor([float(group.get("lr", 0.0)) for group in optimizer.param_groups], dtype=torch.float64)
-    ends = torch.cat([sums, -sums, rates, -rates, squares.sum()[None]])
+    compared = torch.cat([sums, lost])
+    ends = torch.cat([compared, -compared, rates, -rates, squares.sum()[None]])
     all_reduce(generation, ends, ReduceOp.MAX)
-    most, least, highest, lowest, norm = torch.split(ends, [len(sums), len(sums), len(rates), len(rates), 1])
-    distance = math.sqrt((most + least).square().sum().item() / max(norm.item(), torch.finfo(torch.float32).tiny))
-    return Spread(distance, tuple(zip((-lowest).tolist(), highest.tolist(), strict=True)))
+    most, least, highest, lowest, norm = torch.split(ends, [len(compared)] * 2 + [len(rates)] * 2 + [1])
+    gaps, unlike = torch.split(most + least, len(sums))
+    distance = math.sqrt(gaps.square().sum().item() / max(norm.item(), torch.finfo(torch.float32).tiny))
+    ranges = tuple(zip((-lowest).tolist(), highest.tolist(), strict=True))
+    return Spread(math.inf if unlike.any() else distance, ranges)
 
 
 def looked_at(parameter: Tensor) -> Tensor:

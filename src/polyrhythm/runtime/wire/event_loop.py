@@ -29,6 +29,8 @@ READ: Final = select.EPOLLIN
 WRITE: Final = select.EPOLLOUT
 MOST_EVENTS: Final = 64
 """Sockets that are served in a turn; the others are served in the next."""
+LONGEST_S: Final = 86400.0
+"""How long one wait is at most, whatever is due later: the kernel counts milliseconds in 32 bits, 24 days."""
 
 Answer = TypeVar("Answer")
 
@@ -282,7 +284,7 @@ class Loop:
         limit_s = self._spin_s if timeout_s is None else min(timeout_s, self._spin_s)
         if limit_s > 0 and (ready := self._spinner.look(self._look, limit_s)):
             return ready
-        return self._epoll.poll(timeout_s, MOST_EVENTS)
+        return self._epoll.poll(None if timeout_s is None else min(timeout_s, LONGEST_S), MOST_EVENTS)
 
     def _serve(self, channel: Channel, ready: int) -> None:
         if ready & ~READ:

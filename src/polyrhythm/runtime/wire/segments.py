@@ -68,9 +68,16 @@ def cut_spans(sizes: Sequence[int], count: int) -> tuple[ShardSpan, ...]:
 
 
 def pieces(bounds: Sequence[int], start: int, stop: int) -> tuple[Piece, ...]:
-    """The parts of each group between two positions; `bounds` are where groups begin and end."""
-    clipped = [Piece(g, max(a, start), min(b, stop)) for g, (a, b) in enumerate(pairwise(bounds))]
-    return tuple(piece for piece in clipped if piece.start < piece.stop)
+    """The parts of each group between two positions; `bounds` are where groups begin and end.
+
+    A group without elements has a part too, in the span where the next one begins or the vector ends: its options and
+    its state go where those of others go.
+    """
+    last = stop == bounds[-1]
+    clipped = [Piece(g, max(a, start), min(b, stop)) for g, (a, b) in enumerate(pairwise(bounds)) if a < b]
+    empty = [Piece(g, a, b) for g, (a, b) in enumerate(pairwise(bounds)) if a == b]
+    kept = [piece for piece in empty if start <= piece.start < stop or (last and piece.start == stop)]
+    return tuple(sorted([piece for piece in clipped if piece.start < piece.stop] + kept))
 
 
 def shard_layout(layout: Layout, span: ShardSpan, whole: bool) -> FlatLayout:
@@ -80,7 +87,7 @@ def shard_layout(layout: Layout, span: ShardSpan, whole: bool) -> FlatLayout:
         stops = list(accumulate(prod(p.shape) for p in parameters))
         named = zip(parameters, [0, *stops], stops, strict=False)
         segments = iter([Segment(p.name, torch.Size(p.shape), start, stop) for p, start, stop in named])
-        groups = tuple(tuple(next(segments) for _ in group) for group in layout.groups if group)
+        groups = tuple(tuple(next(segments) for _ in group) for group in layout.groups)
         return FlatLayout(groups, span.elements)
     cuts = [(p.group, p.start - span.start, p.stop - span.start) for p in span.pieces]
     return FlatLayout(
@@ -93,21 +100,17 @@ def slice_state(state: OptimizerState, sizes: Sequence[int], span: ShardSpan) ->
     """The part of an optimizer's state that belongs to `span`; a step count goes to every shard of its group."""
     if span.elements == sum(sizes):
         return state
-    groups = [group for group, size in enumerate(sizes) if size]
     starts = [0, *accumulate(sizes)]
     vectors = {}
     for key, vector in state.vectors.items():
-        whole = dict(zip(groups, vector.pieces(), strict=True))
+        whole = vector.pieces()
         parts = [
             whole[g] if whole[g].dim() == 0 else whole[g][start - starts[g] : stop - starts[g]]
             for g, start, stop in span.pieces
         ]
         vectors[key] = joint(parts)
-    numbers = {
-        key: tuple(dict(zip(groups, values, strict=True))[piece.group] for piece in span.pieces)
-        for key, values in state.numbers.items()
-    }
-    absent = frozenset(place for place, piece in enumerate(span.pieces) if groups.index(piece.group) in state.absent)
+    numbers = {key: tuple(values[piece.group] for piece in span.pieces) for key, values in state.numbers.items()}
+    absent = frozenset(place for place, piece in enumerate(span.pieces) if piece.group in state.absent)
     return OptimizerState(vectors, numbers, absent)
 
 
