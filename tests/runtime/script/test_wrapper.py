@@ -6,10 +6,9 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.nn.parallel import DistributedDataParallel
 
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
-from polyrhythm.runtime.script.wrapper import Lane, ScriptDDP, become_wrapper
+from polyrhythm.runtime.script.wrapper import Lane, ScriptDDP, become_wrapper, is_wrapper
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.collectives.test_switchable_group import connect
 
@@ -77,9 +76,9 @@ def alone() -> SwitchGroup:
 
 def wrapped(module: nn.Module | None = None) -> tuple[ScriptDDP, Lane]:
     """What a script has after its first step, between two phases."""
-    ddp = DistributedDataParallel.__new__(DistributedDataParallel)
+    ddp = ScriptDDP.__new__(ScriptDDP)
     lane = become_wrapper(ddp, module or nn.Linear(4, 2), alone(), {})
-    assert isinstance(ddp, ScriptDDP)
+    assert is_wrapper(ddp)
     step(lane)
     lane.close()
     return ddp, lane

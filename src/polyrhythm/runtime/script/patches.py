@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import device_mesh, distributed_c10d, fsdp
 from torch.distributed.tensor import parallel
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
@@ -27,7 +26,8 @@ from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup, remind_while_waiting
 from polyrhythm.runtime.script.training.warm_up import unwatched
-from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper
+from polyrhythm.runtime.script.wrapper import is_wrapper
+from polyrhythm.runtime.script.wrapper_class import patch_wrapper
 from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.runtime.worker.loader import _Sampler
 from polyrhythm.runtime.worker.session import Session
@@ -137,47 +137,13 @@ def refuse_uncovered() -> None:
         )
 
 
-def patch_wrapper(script: AdaptedScript) -> None:
-    """DistributedDataParallel becomes a wrapper whose exchange changes with the policy."""
-    original = DistributedDataParallel.__init__
-
-    @functools.wraps(original)
-    def init(self: DistributedDataParallel, module: Any, *args: Any, **kwargs: Any) -> None:
-        if type(self) is not DistributedDataParallel or script.dormant:
-            original(self, module, *args, **kwargs)
-            return
-        options = bind(original, args, kwargs)
-        check_wrapper(options)
-        options.pop("process_group", None)
-        group = dist.group.WORLD
-        if group is None:
-            raise refuse("DistributedDataParallel without init_process_group; call it first")
-        script.wrapped(become_wrapper(self, module, group, options))
-
-    DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
-
-
-def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    names = function.__code__.co_varnames[2 : function.__code__.co_argcount]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def check_wrapper(options: dict[str, Any]) -> None:
-    for name in UNABLE:
-        if options.get(name) is not None:
-            raise refuse(f"DistributedDataParallel with {name} exchanges gradients by itself; leave it out")
-    group = options.get("process_group")
-    if group not in (None, dist.group.WORLD):
-        raise refuse("DistributedDataParallel with a process_group of its own; leave it out, so that all ranks train")
-
-
 def patch_compile() -> None:
     """A compiled DistributedDataParallel is one around a compiled module; it looks as torch's own does."""
     original = torch.compile
 
     @functools.wraps(original)
     def compile_(model: Any = None, **options: Any) -> Any:
-        if not isinstance(model, ScriptDDP):
+        if not is_wrapper(model):
             return original(model, **options)
         model.compile(**options)
         made: Any = original(model, backend="eager")

@@ -6,7 +6,7 @@ module.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -27,6 +27,9 @@ UNABLE = ("delay_all_reduce_named_params", "param_to_hook_all_reduce", "mixed_pr
 
 MACHINERY = ("reducer", "logger")
 """Attributes that stand for torch's exchange."""
+
+OURS = ("process_group", "passes", "_made_for")
+"""Attributes of `Inner` that torch's own has not, or as another thing."""
 
 
 class NoMachinery:
@@ -191,18 +194,20 @@ class Lane:
 
 
 class ScriptDDP(TorchDDP):
-    """The script's wrapper. A copy of it, as for a moving average, is a wrapper without an exchange."""
+    """What torch's class is to a wrapper of the script's, which stays an object of that class: its methods go there.
+
+    A copy of one, as for a moving average, is a wrapper without an exchange.
+    """
 
     _lane: Lane | None
-    _exchanges: bool
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        return self._exchanges
+        return self.__dict__["require_backward_grad_sync"]  # type: ignore[no-any-return]
 
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, exchanges: bool) -> None:
-        self.__dict__["_exchanges"] = exchanges
+        self.__dict__["require_backward_grad_sync"] = exchanges
         if (lane := self.__dict__.get("_lane")) is not None:
             lane.follow(self)
 
@@ -213,7 +218,7 @@ class ScriptDDP(TorchDDP):
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return super().__getattr__(name)
+            return nn.Module.__getattr__(self, name)
         except AttributeError:
             if (lane := self.__dict__.get("_lane")) is None:
                 raise
@@ -263,18 +268,24 @@ class ScriptDDP(TorchDDP):
         raise refuse("Join needs unequal numbers of steps in synchronous mode; use model.join(), or no join at all")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lane": None, "process_group": None}
+        """All that torch's own `__setstate__` needs, where a file is read without us."""
+        kept = self._lane.kept if self._lane is not None else {}
+        state = {**kept, **self.__dict__, "_lane": None}
+        del state["process_group"]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
+        self.__dict__["process_group"] = None
 
 
-ScriptDDP.__name__ = ScriptDDP.__qualname__ = "DistributedDataParallel"
-globals()["DistributedDataParallel"] = ScriptDDP  # where pickle looks for a model that a script saves as a whole
+def is_wrapper(module: object) -> TypeGuard[ScriptDDP]:
+    """Whether it is the script's, or a copy of one, and not torch's own."""
+    return isinstance(module, TorchDDP) and "_lane" in module.__dict__
 
 
 def become_wrapper(ddp: TorchDDP, module: nn.Module, group: ProcessGroup, options: dict[str, Any]) -> Lane:
-    """Make a `ScriptDDP` of an object that its own constructor has not seen; the parameters become those of rank 0.
+    """Make a wrapper of an object that torch's constructor has not seen; the parameters become those of rank 0.
 
     Args:
         ddp: still empty.
@@ -288,11 +299,10 @@ def become_wrapper(ddp: TorchDDP, module: nn.Module, group: ProcessGroup, option
         lane.open(group, init_sync=init_sync)
     inner = lane.inner
     assert inner is not None
-    ddp.__class__ = ScriptDDP
     nn.Module.__init__(ddp)
     shown = {key: value for key, value in inner.__dict__.items() if is_plain(key, value)}
-    ddp.__dict__.update(shown, process_group=group, _lane=lane, _exchanges=True)
-    own = {*vars(nn.Module()), *MACHINERY}
+    ddp.__dict__.update(shown, process_group=group, _lane=lane)
+    own = {*vars(nn.Module()), *MACHINERY, *OURS}
     lane.kept = {key: value for key, value in inner.__dict__.items() if key not in own}
     ddp.module = module
     return lane

@@ -23,7 +23,7 @@ from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.session import ScriptSession
 from polyrhythm.runtime.script.training.warm_up import WarmUpStep, watch
 from polyrhythm.runtime.script.training.warm_up_steps import WarmUpSteps
-from polyrhythm.runtime.script.wrapper import Lane, ScriptDDP
+from polyrhythm.runtime.script.wrapper import Lane, is_wrapper
 from polyrhythm.runtime.wire.config_sources import LOOP_FROM
 from polyrhythm.runtime.worker.optimizers import JointOptimizer
 
@@ -91,7 +91,7 @@ def lanes_of(optimizer: Optimizer, lanes: Iterable[Lane]) -> list[Lane]:
 def check_wrapped(optimizer: Optimizer, called: Iterable[nn.Module], lanes: Iterable[Lane], place: str) -> None:
     """What an optimizer trains is in the script's wrappers as a whole, or not at all, and in no copy of one."""
     trained = set(trained_by(optimizer))
-    copies = (each for each in called if isinstance(each, ScriptDDP) and each._lane is None)
+    copies = (each for each in called if is_wrapper(each) and each._lane is None)
     if any(not trained.isdisjoint(each.parameters()) for each in copies):
         raise refuse(COPIED, place)
     wrapped = {p for lane in lanes for p in lane.module.parameters()}
