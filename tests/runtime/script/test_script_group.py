@@ -63,6 +63,26 @@ def test_a_message_of_a_rank_that_is_gone_is_no_message_of_zeros() -> None:
     run_workers(from_the_lost, 2, store.port)
 
 
+def gather_from_the_lost(rank: int, port: int) -> None:
+    """Gather objects of a rank that has ended, and numbers, which stay this rank's own."""
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+    dist.barrier()
+    if rank == 0:
+        lost = r"test_script_group.py:\d+: allgather brings nothing: what another rank has for it is lost"
+        with pytest.raises(GroupError, match=lost):
+            dist.all_gather_object([None, None], {"mine": 1})
+        with pytest.raises(GroupError, match=lost):
+            dist.gather_object({"mine": 1}, [None, None])
+        dist.gather_object({"mine": 1}, None, 1)
+        dist.all_gather([torch.zeros(2), torch.zeros(2)], torch.ones(2))
+
+
+def test_objects_of_a_rank_that_is_gone_are_not_unpickled() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    run_workers(gather_from_the_lost, 2, store.port)
+
+
 def wrap_beside_the_lost(rank: int, port: int) -> None:
     """Wrap a model when the other rank has ended."""
     store = TCPStore("127.0.0.1", port, is_master=False)

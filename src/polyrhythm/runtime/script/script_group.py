@@ -35,6 +35,9 @@ OWN = ("allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_ba
 FROM_ONE = ("broadcast", "scatter")
 """Collectives that give all ranks what one of them has."""
 
+GATHERED = {"all_gather_object": "object_list", "gather_object": "object_gather_list"}
+"""Functions of torch that gather objects, and what each calls the list for them."""
+
 ANYONE = -1
 """In place of the rank from which something is received."""
 
@@ -136,11 +139,13 @@ class AwaitedWork(QuietWork):
         """
         self._work.wait(timeout)
         self._group.check(self._name)
-        if not self._brings:
-            return True
-        if (failure := self._group.failure) and (self._has_failed or ScriptGroup.lives_on() or receives_objects()):
+        if (failure := self._group.failure) and (gathers_objects() or (self._brings and self._is_needed)):
             raise lost(self._name, failure)
         return True
+
+    @property
+    def _is_needed(self) -> bool:
+        return self._has_failed or ScriptGroup.lives_on() or receives_objects()
 
     @property
     def _has_failed(self) -> bool:
@@ -174,6 +179,14 @@ def receives_objects() -> bool:
     while frame is not None and not frame.f_code.co_name.endswith("_object_list"):
         frame = frame.f_back
     return frame is not None
+
+
+def gathers_objects() -> bool:
+    """Whether torch is about to read the objects of all ranks here, which those that only send theirs do not."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name not in GATHERED:
+        frame = frame.f_back
+    return frame is not None and frame.f_locals.get(GATHERED[frame.f_code.co_name]) is not None
 
 
 def await_others(work: dist.Work, look: Callable[[], None], remind: Callable[[], None]) -> None:

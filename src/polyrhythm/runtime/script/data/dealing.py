@@ -35,6 +35,10 @@ class Dealing:
         self.workers, self._rank = workers, rank
         self._asked = flags_of(config)
 
+    @property
+    def is_asked(self) -> bool:
+        return bool(self._asked)
+
     def warm_up_batches(
         self, loader: DataLoader[Any], distributed: bool, original: Callable[[DataLoader[Any]], Iterator[Any]]
     ) -> Iterator[Any]:

@@ -30,6 +30,10 @@ EVERY_NTH = (
 LOOKED_UP = (
     "the loop looks something up by the number of its mini-batch, so no worker takes more of them than its loader has"
 )
+COMPARED = (
+    "the loop compares the number of its mini-batch with its loader's length, so each worker takes as many as its "
+    "loader has"
+)
 HANDED = "one rank reads the mini-batches and hands them on, as under torchrun; without it the others have no data"
 SOME_READ = "some ranks read loaders, and others none: each has its own data, as under torchrun"
 DRAWN = (

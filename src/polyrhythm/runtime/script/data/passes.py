@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.script.data.engine_epochs import EngineEpochs, engine_epochs
-from polyrhythm.runtime.script.data.indexed import looked_up_at
+from polyrhythm.runtime.script.data.indexed import compared_at, looked_up_at
 from polyrhythm.runtime.script.data.order import numbers_kept
 from polyrhythm.runtime.script.data.reading import PassStart
 
@@ -67,8 +67,8 @@ class Pass:
         """Whether it was begun within the loop around the steps, or by a generator that reads the loader in rounds."""
         self.thread = 0
         """In which a mini-batch was asked for last."""
-        self.looked_up = ""
-        """Where the script looks something up by the number of a mini-batch, if it does."""
+        self.looked_up = self.compared = ""
+        """Where the script looks something up by the number of a mini-batch, or compares it with how many there are."""
 
     def iterator(self) -> "PassIterator":
         """What the script goes through."""
@@ -159,7 +159,7 @@ class PassIterator:
     def _look_at(self, frame: FrameType) -> None:
         """How the script's own code, or a library's, asks for mini-batches."""
         run = self._run  # who holds this iterator instead would keep the pass from being left
-        run.counted, run.looked_up = calls(frame), looked_up_at(frame)
+        run.counted, run.looked_up, run.compared = calls(frame), looked_up_at(frame), compared_at(frame)
         run.by_generator = bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
         self._engine = engine_epochs(frame, run.loader, lambda: run.inside)
 

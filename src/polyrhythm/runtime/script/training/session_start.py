@@ -11,7 +11,7 @@ from polyrhythm.errors import RefusalError, UsageError
 from polyrhythm.runtime.script.data.alone import keep_quiet
 from polyrhythm.runtime.script.data.handed import HandedData
 from polyrhythm.runtime.script.data.loaders import length_of
-from polyrhythm.runtime.script.data.own_data import LOOKED_UP, OwnData, OwnReading, promise_of
+from polyrhythm.runtime.script.data.own_data import COMPARED, LOOKED_UP, OwnData, OwnReading, promise_of
 from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.epochs import Planned, loop_number, planned_epochs
 from polyrhythm.runtime.script.notices import refuse, tell
@@ -45,6 +45,10 @@ COPIED = (
 COPIED_OPTIMIZER = (
     "an optimizer that is a copy of another steps within its training; keep copies of state_dict(), of the model "
     "and of the optimizer, and load these"
+)
+NOT_REACHED = (
+    "the loop compares the number of its mini-batch with its loader's length, which a slow worker does not reach under "
+    "policies whose workers make steps of their own; do it after the loop"
 )
 UNWRAPPED = (
     "the optimizer trains parameters outside of DistributedDataParallel, which each rank would have for itself under "
@@ -199,6 +203,8 @@ def begin_dealt(open_: OpenSession, script: ScriptFacts, warm_up: WarmUpSteps, r
     where = {"first_epoch": first, "counted_from": counted_from}
     loader = session.take_over(run, script.dealing, place, batches, script.distributed, warm_up.parts, where)
     tell("the training loader's samples are dealt out by the job", place)
+    if run.compared and script.distributed:
+        tell(NOT_REACHED, run.compared)
     opened_at = loader.steps_to(batches // warm_up.parts)
     follow_schedules(script, session, stretched=script.workers > 1 and not script.distributed)
     steps = DealtSteps(session, script.loaders, loader, warm_up.parts, opened_at)
@@ -225,6 +231,8 @@ def begin_own(
     tell(promise_of(run, split, handed.agreed, handed.some_only), place)
     if run is not None and run.looked_up and split == 1:
         tell(LOOKED_UP, run.looked_up)
+    elif run is not None and run.compared and split == 1:
+        tell(COMPARED, run.compared)
     data = counted(session, warm_up, run, {"workers": script.workers, "stretch": split})
     reading = OwnReading(data, outlives, parts=warm_up.parts, rank=script.rank, split=split)
     if run is not None:

@@ -328,10 +328,16 @@ class Training:
 
     def _begin(self, run: Pass, batches: int) -> None:
         """The session takes over, `batches` of every worker after the start of the epoch."""
-        if self.warm_up.deals and not (self._handed.agreed or self._handed.differs):
+        deals = self.warm_up.deals and not (self._handed.agreed or self._handed.differs)
+        if deals and (not (run.compared and self._script.distributed) or self._must_deal):
             self._steps = begin_dealt(self._open, self._script, self.warm_up, run, batches)
         else:
             self._steps = self._begin_own(run)
+
+    @property
+    def _must_deal(self) -> bool:
+        """Whether the job refuses data that it does not deal out itself."""
+        return self._script.dealing.is_asked or self._open(True).asked.traits.shares
 
     def _begin_own(self, run: Pass | None) -> OwnSteps:
         """The script reads its data itself, after this pass; if only some ranks read, an epoch ends with the loop."""
@@ -346,6 +352,8 @@ class Training:
             raise refuse(JOINED, places[0])
 
     def _open(self, measured: bool) -> ScriptSession:
+        if self.session is not None:
+            return self.session
         self.session = open_session(self._script, self.warm_up, self._called, measured)
         self.session.computes = lambda: self._step_loop.computes
         self._script.follows = True
