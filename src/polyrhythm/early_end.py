@@ -11,8 +11,6 @@ from typing import Any
 
 from polyrhythm.errors import EndedError
 
-STDIN = 0
-
 
 class EarlyEnd:
     """What has ended this process's command early, if anything has, as long as the command lasts."""
@@ -53,12 +51,16 @@ class EarlyEnd:
         try:
             yield
         finally:
-            threading.excepthook = unheard if self.came else hook  # a thread may fail later still
+            threading.excepthook = hook
             for each, handler in zip(numbers, before, strict=True):
                 signal.signal(each, handler)
             self._blocks -= 1
             if not self._blocks:
                 self._number = None
+
+    def over(self) -> None:
+        """The command goes on: what has come was about a part of it."""
+        self._number = None
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -91,6 +93,18 @@ GRACE_S = 30.0
 """How long a command that is another process may take to end, as workers may."""
 
 
+def in_foreground() -> bool:
+    """Whether Ctrl-C at the terminal goes to this process and to those that it has started, wherever stdin is from."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:  # there is none
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
+
+
 @contextmanager
 def ended_too(process: "subprocess.Popen[Any]") -> Iterator[None]:
     """A block with another process, which is ended with the block and has time for it, but not after another signal."""
@@ -98,7 +112,7 @@ def ended_too(process: "subprocess.Popen[Any]") -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         try:
-            if early_end.by_sigterm or not os.isatty(STDIN):  # a terminal has interrupted it, too
+            if early_end.by_sigterm or not in_foreground():  # a terminal has interrupted it, too
                 process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=GRACE_S)

@@ -261,6 +261,15 @@ def test_a_search_on_several_hosts_is_refused(words: list[str], made: list[Searc
     assert "switch:bsp@0.375,asp" in resolved([*several, *words]), "a point that is known holds on all hosts"
 
 
+def test_a_search_by_each_task_of_slurm_is_refused(
+    words: list[str], made: list[SearchTrial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    with pytest.raises(PolyrhythmError, match="--search cannot go with workers that Slurm or RANK and WORLD_SIZE"):
+        resolved(with_search(words[2:]))
+    assert not made
+
+
 @pytest.mark.parametrize("flag", ["--job-family", "--store", "--metric"])
 def test_a_flag_without_a_value_is_refused(words: list[str], flag: str) -> None:
     """As of a variable of a shell that is not set: the job would be one of no family."""

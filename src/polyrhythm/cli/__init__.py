@@ -4,8 +4,9 @@ import errno
 import os
 import signal
 import sys
+import threading
 
-from polyrhythm.early_end import early_end
+from polyrhythm.early_end import early_end, unheard
 from polyrhythm.lines import say
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -27,6 +28,7 @@ def main() -> None:
 
 def end_as_said() -> None:
     """Nothing is left but the interpreter's end: have it exit with our status, and at once if a signal comes again."""
+    threading.excepthook = unheard
     exec("")  # `python -m` would end by SIGINT if the last source that was executed was interrupted
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -220,9 +220,15 @@ def named(pilot: Pilot, job: str) -> str:
 def refuse_several_hosts(pilot: Pilot) -> None:
     """With Ray one command starts them all."""
     from polyrhythm.runtime.launch.counts import read_hosts
+    from polyrhythm.runtime.launch.environments import is_placed
     from polyrhythm.runtime.launch.run_flags import make_parser
 
     given = make_parser().parse_args([*pilot.flags, "script"])
+    if is_placed(pilot.flags, os.environ):
+        raise UsageError(
+            "--search cannot go with workers that Slurm or RANK and WORLD_SIZE have placed: each would search by "
+            "itself; search on one host with --nproc-per-node, or name a point, as in --policy switch:bsp@0.5,asp"
+        )
     if read_hosts(given.nnodes)[1] > 1 and given.on != "ray":
         raise UsageError(
             f"--search cannot go with --nnodes {given.nnodes}: each host would search by itself; search on one host "

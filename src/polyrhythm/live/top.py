@@ -92,6 +92,7 @@ def act(live: Live, console: Console, controller: Controller, key: str, by: str)
     except (EOFError, KeyboardInterrupt):
         if early_end.by_sigterm:
             raise
+        early_end.over()
         return ""
     finally:
         live.start(refresh=True)

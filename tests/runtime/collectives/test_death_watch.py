@@ -57,8 +57,8 @@ class HeardHealth(GroupHealth):
         super().__init__(sockets)
         self._hear = hear
 
-    def fail(self, reason: str, mistaken: bool = False) -> None:
-        super().fail(reason, mistaken)
+    def fail(self, reason: str) -> None:
+        super().fail(reason)
         self._hear(reason)
 
 

@@ -18,7 +18,6 @@ class GroupHealth:
 
     Attributes:
         failure: why it does not stand.
-        mistaken: whether all members are there, and have called for different things or not in time.
         failures: generations of this process that have failed; threads of their groups may wait until its end.
     """
 
@@ -26,7 +25,6 @@ class GroupHealth:
 
     def __init__(self, sockets: GlooSockets) -> None:
         self.failure: str | None = None
-        self.mistaken = False
         self._sockets = sockets
         self._pending: set[Pending] = set()
         self._lock = threading.Lock()
@@ -46,12 +44,12 @@ class GroupHealth:
             self._pending.remove(work)
         work.end()
 
-    def fail(self, reason: str, mistaken: bool = False) -> None:
+    def fail(self, reason: str) -> None:
         """Note the first reason, cut the connections so that the peers notice, and end what is pending here."""
         with self._lock:
             if self.failure is not None:
                 return
-            self.failure, self.mistaken = reason, mistaken
+            self.failure = reason
             GroupHealth.failures += 1
             pending, self._pending = self._pending, set()
         self._sockets.shut_down()

@@ -88,6 +88,11 @@ class Generation:
     def failure(self) -> str | None:
         return self.health.failure
 
+    @property
+    def mistaken(self) -> bool:
+        """Whether it has failed because members of one host have called for different things: all are still there."""
+        return self.failure is not None and self.shared is not None and self.shared.mistaken
+
     def backend(self, on_gpu: bool) -> Backend:
         """The group for tensors there, or on the CPU; asked so because a device's type is slow to read."""
         group = self._nccl_group() if on_gpu else self._gloo

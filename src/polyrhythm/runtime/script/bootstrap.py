@@ -106,8 +106,8 @@ def run_to_end(arguments: Sequence[str], script: AdaptedScript) -> None:
 
 def check_end(script: AdaptedScript) -> None:
     script.check_end()
-    if (refusal := caught()) is not None:
-        raise RefusalError(f"{refusal} (the script has caught this and gone on)")
+    if refusal := caught():
+        say_once(RefusalError(f"{refusal} (the script has caught this and gone on)"))
 
 
 def say_once(error: PolyrhythmError) -> None:

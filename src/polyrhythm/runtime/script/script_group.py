@@ -41,6 +41,8 @@ GATHERED = {"all_gather_object": "object_list", "gather_object": "object_gather_
 ANYONE = -1
 """In place of the rank from which something is received."""
 
+MISTAKEN = "all ranks must call the same collectives with the same tensors"
+
 SHORTEST_S, LONGEST_S = 5e-5, 0.01
 """Pauses between two looks whether a collective is over; each is twice as long as that before."""
 
@@ -105,12 +107,15 @@ class ScriptGroup(SwitchGroup):
 
     def check(self, name: str) -> None:
         """Raise what the script has done wrong: nobody is lost, so no other generation comes in the place of this."""
-        if (failure := self.failure) and self.generation is not None and self.generation.health.mistaken:
-            raise GroupError(f"{script_line()}: {name} failed: {failure}")
+        if self.generation is not None and self.generation.mistaken:
+            raise GroupError(f"{script_line()}: {name} failed: {self.failure}; {MISTAKEN}")
 
-    def _not_launched(self, error: RuntimeError) -> None:
-        """As without a policy the script hears what is wrong with its arguments, and may call again."""
-        if not isinstance(error, dist.DistError):
+    def _not_launched(self, name: str, error: RuntimeError) -> None:
+        """As without a policy the script hears what is wrong with its arguments, and may call again.
+
+        A message begins with a look at the connection, which may have ended.
+        """
+        if not isinstance(error, dist.DistError) and name not in BETWEEN_TWO:
             raise error
 
 

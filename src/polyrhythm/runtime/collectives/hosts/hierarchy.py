@@ -90,6 +90,11 @@ class Hierarchy:
             if part is not None:
                 part.close()
 
+    @property
+    def mistaken(self) -> bool:
+        """Of members of this host only."""
+        return self._memory is not None and self._memory.mistaken
+
     def forget_in_child(self) -> None:
         """After a fork: close the child's copies of the connections."""
         for part in (self._memory, self._leaders):

@@ -114,6 +114,10 @@ class SharedBuffers:
         """From any thread: who waits, here or there, waits no more."""
         self._peer_sockets.end()
 
+    @property
+    def mistaken(self) -> bool:
+        return self._memory is not None and self._words.mistaken
+
     def close(self) -> None:
         """Let go of the connections; what was shown can still be taken."""
         self._peer_sockets.close()

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import ReduceOp
 
-from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, QuietWork
 from polyrhythm.runtime.collectives.shared.buffers import Meanwhile
@@ -35,6 +34,8 @@ class MemberBuffers(Protocol):
     def end(self) -> None: ...
     def close(self) -> None: ...
     def forget_in_child(self) -> None: ...
+    @property
+    def mistaken(self) -> bool: ...
 
 
 class SharedWork(QuietWork):
@@ -70,6 +71,11 @@ class SharedExchanges:
         self._started: Queue[SharedWork | None] = Queue()
         self._thread: threading.Thread | None = None
         health.await_end(buffers)
+
+    @property
+    def mistaken(self) -> bool:
+        """Whether a member of this host has found that members have called for different things."""
+        return self._buffers.mistaken
 
     def offer(self, name: str, tensors: list[Tensor], options: Any, lends: bool = False) -> "Offer | None":
         """The collective of that name, if it can be had in shared memory; all members answer the same.
@@ -136,8 +142,7 @@ class SharedExchanges:
         try:
             exchange(meanwhile)
         except BaseException as error:  # whatever it is, nobody must wait for ever, or go on in the middle of a sum
-            mistaken = isinstance(error, UsageError | TimeoutError)
-            self._health.fail(f"the members' sum failed: {error}", mistaken)
+            self._health.fail(f"the members' sum failed: {error}")
             if not isinstance(error, Exception):
                 raise
 

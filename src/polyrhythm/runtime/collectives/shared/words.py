@@ -39,6 +39,8 @@ PROCESS: Final = 12
 """Word of a member: its process."""
 OPENED: Final = 13
 """Word of a member: whether it could open what the others lend."""
+MISTAKEN: Final = 14
+"""Word of a member: whether it has found that the members do not all do the same."""
 SLOTS: Final = 3
 """Windows of a buffer. Who is ahead shows so many before it waits for the others to take them."""
 
@@ -93,10 +95,16 @@ class SharedWords:
         column = self.columns[CALLS + slot]
         for rank in ranks:
             if column[rank] != call:
+                self.own[MISTAKEN] = 1
+                fence()  # before it goes: to the others it is then only gone
                 raise UsageError(
                     f"a {describe(call)} here, a {describe(column[rank])} there; all members exchange the same tensors "
                     "in the same order"
                 )
+
+    @property
+    def mistaken(self) -> bool:
+        return any(self.columns[MISTAKEN])
 
     def _answers(self, signal: int, word: int) -> bool:
         """Whether what is awaited is there, now that this member's word has changed."""
