@@ -89,7 +89,7 @@ class FakeLink:
 )
 def test_a_worker_says_which_version_its_step_started_from(swaps: bool, calls: list[Any]) -> None:
     link, numbers = FakeLink(), [torch.zeros(2)]
-    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None, taken_over=0, parameters=numbers)
+    replica = replica_of(numbers)
     follow: Any = None
     context = WorkerContext(
         0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
@@ -120,9 +120,14 @@ class BusyLink(FakeLink):
         return self.inbox.popleft() if self.inbox else None
 
 
+def replica_of(parameters: list[torch.Tensor]) -> SimpleNamespace:
+    given = {"settings": tuple, "hide_gradients": lambda: None, "taken_over": 0, "damps": False}
+    return SimpleNamespace(**given, parameters=parameters, optimizer=SimpleNamespace(state={}))
+
+
 def mode_with(link: FakeLink) -> ParameterServerMode:
     follow: Any = None
-    replica = SimpleNamespace(settings=tuple, hide_gradients=lambda: None, taken_over=0, parameters=[torch.zeros(2)])
+    replica = replica_of([torch.zeros(2)])
     context = WorkerContext(
         0, cast(Any, link), cast(Any, replica), follow, lambda: 0.0, follow, follow, follow, losses=Losses()
     )
