@@ -135,13 +135,8 @@ class Driver:
         self.untold: Counter[int] = Counter()
         self._failed = failed
         self._batch_size = cluster.batch_size
-        try:
-            self.state = policy.init(cluster)
-            self.in_force = policy.in_force(self.state)
-        except UsageError as error:
-            raise PolicyError(str(error)) from error
-        except may_raise() as error:
-            raise raised(policy, error, "in init") from error
+        self.state = answer_of(policy, "in init", policy.init, cluster)
+        self.in_force = answer_of(policy, "in init", policy.in_force, self.state)
         # Most policies contain no other and remark nothing, and need not be asked at every event.
         self._asks_in_force = switched is not None and type(policy).in_force is not Policy.in_force
         self._remarked = remarked if type(policy).remark is not Policy.remark else None

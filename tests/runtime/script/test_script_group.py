@@ -46,12 +46,17 @@ def test_a_message_is_no_collective_of_all_ranks() -> None:
     assert {tuple(each["launched"]) for each in (first, second, third)} == {(True,)}
 
 
-def from_the_lost(rank: int, port: int) -> None:
-    """Receive from a rank that has ended, and send to it."""
+def outlives(rank: int, port: int) -> bool:
+    """Meet one other rank; whether this is the one that is left when the other ends."""
     store = TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
     dist.barrier()
-    if rank == 0:
+    return rank == 0
+
+
+def from_the_lost(rank: int, port: int) -> None:
+    """Receive from a rank that has ended, and send to it."""
+    if outlives(rank, port):
         with pytest.raises(GroupError, match=r"test_script_group.py:\d+: recv brings nothing: what another rank has"):
             dist.recv(torch.zeros(2), 1)
         with pytest.raises(GroupError, match="send reaches nobody: another rank is lost"):
@@ -65,10 +70,7 @@ def test_a_message_of_a_rank_that_is_gone_is_no_message_of_zeros() -> None:
 
 def gather_from_the_lost(rank: int, port: int) -> None:
     """Gather objects of a rank that has ended, and numbers, which stay this rank's own."""
-    store = TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
-    dist.barrier()
-    if rank == 0:
+    if outlives(rank, port):
         lost = r"test_script_group.py:\d+: allgather brings nothing: what another rank has for it is lost"
         with pytest.raises(GroupError, match=lost):
             dist.all_gather_object([None, None], {"mine": 1})
@@ -85,10 +87,7 @@ def test_objects_of_a_rank_that_is_gone_are_not_unpickled() -> None:
 
 def wrap_beside_the_lost(rank: int, port: int) -> None:
     """Wrap a model when the other rank has ended."""
-    store = TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
-    dist.barrier()
-    if rank == 0:
+    if outlives(rank, port):
         lost = r"test_script_group.py:\d+: DistributedDataParallel cannot be set up: another rank is lost"
         with pytest.raises(GroupError, match=lost):
             become_wrapper(TorchDDP.__new__(TorchDDP), torch.nn.Linear(2, 1), distributed_c10d._get_default_group(), {})

@@ -1,6 +1,7 @@
 """A session whose model, optimizer and loader are found in a script instead of being handed over."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -199,8 +200,7 @@ class ScriptSession(Session):
     @property
     def is_over(self) -> bool:
         """Whether the script, between two epochs, has made what it trains next: an optimizer, further parameters for
-        one, or, where those of the next epoch are not those of the script itself, other values of them.
-        """
+        one, or, where those of the next epoch are not those of the script itself, other values of them."""
         if self.later or any(self._trains_more(part) for part in parts_of(self._optimizer)):
             return True
         return self.differs and self.loaded.since_epoch
@@ -298,8 +298,8 @@ class ScriptSession(Session):
         """Whether several optimizers make a step of the job."""
         return self._joint is not None
 
-    @property
-    def asked(self) -> Policy[Any]:
+    @cached_property
+    def asked(self) -> Policy[Any]:  # by a scheduler in each step
         return parse_policy(self._client.config.policy)
 
     @property
