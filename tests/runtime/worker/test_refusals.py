@@ -35,11 +35,12 @@ MISUSE: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("line", MISUSE)
-def test_what_is_of_another_kind_is_refused_with_a_clear_line(line: str) -> None:
+def test_what_is_of_another_kind_is_refused_with_a_clear_line(subtests: pytest.Subtests) -> None:
     model = make_model()
-    with polyrhythm.session(model, make_optimizer(model, lr=0.1)) as session, pytest.raises(UsageError, match=line):
-        MISUSE[line](session)
+    with polyrhythm.session(model, make_optimizer(model, lr=0.1)) as session:
+        for line, misuse in MISUSE.items():
+            with subtests.test(line), pytest.raises(UsageError, match=line):
+                misuse(session)
 
 
 def test_a_session_within_a_session_is_refused_and_one_after_it_is_not() -> None:
