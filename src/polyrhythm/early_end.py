@@ -58,6 +58,23 @@ class EarlyEnd:
             if not self._blocks:
                 self._number = None
 
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """A block of a library that may set handlers of its own: after it those of the command hold again."""
+        if not self._blocks or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        except SystemExit as left:  # of such a handler
+            if left.code != signal.SIGTERM:
+                raise
+            self._end(signal.SIGTERM, None)
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
     def over(self) -> None:
         """The command goes on: what has come was about a part of it."""
         self._number = None

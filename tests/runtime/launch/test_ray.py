@@ -1,5 +1,6 @@
 """What a job on Ray is made of, and what is refused before anything is placed; tests/integrations runs one."""
 
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -7,10 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
+from polyrhythm.early_end import early_end
+from polyrhythm.errors import EndedError, PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.runtime.launch import ray as placement
 from polyrhythm.runtime.launch.preemption import LEFT
-from polyrhythm.runtime.launch.ray import PAIRS, RayOrder, launch_anywhere, read_order, reserve_pair, run_on
+from polyrhythm.runtime.launch.ray import PAIRS, RayOrder, connected, launch_anywhere, read_order, reserve_pair, run_on
 from polyrhythm.runtime.launch.torchrun import read_command
 
 
@@ -88,3 +90,42 @@ def test_a_host_without_two_successive_ports_is_told_so(monkeypatch: pytest.Monk
     with pytest.raises(UnreachableError, match=f"no two successive ports that are free, of {PAIRS} tried"):
         reserve_pair()
     assert all(sock.fileno() == -1 for sock in tried)
+
+
+class OwnHandler:
+    """What Ray does to its driver: it takes SIGTERM, which may come while it connects."""
+
+    def __init__(self, comes: bool) -> None:
+        self.comes = comes
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+        if self.comes:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def connect_and_end() -> None:
+    connected()
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["while it connects", "later"])
+def test_sigterm_ends_a_command_on_ray_as_any_other(comes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "ray_part", lambda _: OwnHandler(comes))
+    with early_end.by_signals():
+        with pytest.raises(EndedError):
+            connect_and_end()
+        assert early_end.by_sigterm
+
+
+def test_a_program_that_connects_by_itself_has_the_handler_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "ray_part", lambda _: OwnHandler(comes=False))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit):
+            connect_and_end()
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -11,7 +11,7 @@ from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.runtime.launch import rendezvous
 from polyrhythm.runtime.launch.nodes import Node
 from polyrhythm.runtime.launch.ray import reserve_pair
-from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port, store_port
+from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port, store_listener, store_port
 from polyrhythm.runtime.wire.connection import listen
 
 LIMIT = timedelta(seconds=20)
@@ -47,6 +47,24 @@ def test_who_is_told_of_a_kept_port_may_use_it_often(use_libuv: bool) -> None:
             assert store.add("opened", 1) == 1, f"keys of the store before are found in number {number}"
             del store
         listen(f"tcp:127.0.0.1:{port}").close()
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("::1", "::1"), ("127.0.1.1", "127.0.1.1")],
+)
+def test_a_store_within_a_host_listens_on_loopback_at_a_kept_port(host: str, own: str) -> None:
+    with store_port(Node()) as port:
+        listener = store_listener(host, port)
+        assert listener is not None
+        assert listener.getsockname()[:2] == (own, port)
+        assert store_listener(host, port) is None, "the port is in use"
+        listener.close()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "0.0.0.0", "no such host"])
+def test_what_is_no_loopback_address_is_left_to_torch(host: str) -> None:
+    assert store_listener(host, 0) is None
 
 
 def test_a_given_port_that_is_taken_is_one_line() -> None:

@@ -1,16 +1,41 @@
 """Torch's functions as a script finds them."""
 
+import os
 from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
+from ipaddress import ip_address
 from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
-from torch.distributed import HashStore, distributed_c10d  # type: ignore[attr-defined]
+from torch.distributed import HashStore, distributed_c10d, rendezvous  # type: ignore[attr-defined]
 
-from polyrhythm.runtime.script.patches import patch_groups
+from polyrhythm.runtime.launch.nodes import Node
+from polyrhythm.runtime.launch.rendezvous import store_port
+from polyrhythm.runtime.script.patches import patch_groups, patch_store
 from polyrhythm.runtime.script.script_group import ScriptGroup
+from tests.runtime.listeners import listening
 
 REPLACED = ("init_process_group", "destroy_process_group", "get_backend", "new_group")
+
+
+@pytest.mark.parametrize(("ranks", "here"), [(1, 1), (2, 1)])
+def test_the_store_of_one_host_listens_on_loopback(ranks: int, here: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several it listens where torch lets it."""
+    module = import_module("torch.distributed.rendezvous")
+    monkeypatch.setattr(module, "TCPStore", partial(module.TCPStore, wait_for_workers=False))
+    monkeypatch.setattr(module, "TCPStore", module.TCPStore)
+    with store_port(Node()) as port:
+        place = {"RANK": 0, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": here, "MASTER_ADDR": "127.0.0.1"}
+        for name, value in (place | {"MASTER_PORT": port}).items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+        patch_store()
+        store, *_ = next(rendezvous("env://"))
+        hosts = [place.split()[0] for place in listening([os.getpid()]) if place.endswith(f" {port}")]
+        assert [ip_address(host).is_loopback for host in hosts] == [ranks == here]
+        del store
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,13 @@ TOKEN = "POLYRHYTHM_TOKEN"
 
 TRANSPORTS = ("static", "c10d")
 """Values of torchrun's --rdzv-backend that mean the same here: the coordinator is the meeting point."""
+
+
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Environment variable that gloo reads."""
+
+LOOPBACK_INTERFACES = ("lo", "lo0")
+"""On Linux and on macOS."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,18 @@ class Node:
 
 
 ALONE = Node()
+
+
+def own_interface(node: Node, environment: Mapping[str, str]) -> dict[str, str]:
+    """For gloo, which otherwise listens where the name of this host leads: a job on one host needs loopback only.
+
+    >>> own_interface(Node(count=2), {}), own_interface(ALONE, {"GLOO_SOCKET_IFNAME": "eth0"})
+    ({}, {})
+    """
+    if node.count > 1 or GLOO_INTERFACE in environment:
+        return {}
+    there = [name for _, name in socket.if_nameindex() if name in LOOPBACK_INTERFACES]
+    return {GLOO_INTERFACE: there[0]} if there else {}
 
 
 def read_node(options: JobConfig) -> Node:

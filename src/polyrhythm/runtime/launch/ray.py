@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from polyrhythm.early_end import early_end
 from polyrhythm.errors import PolyrhythmError, UnreachableError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.runtime.launch.counts import read_hosts, read_processes
@@ -132,7 +133,8 @@ def connected() -> Any:
     ray_part("ray.util")
     if not ray.is_initialized():
         try:
-            ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=True)
+            with early_end.kept():  # Ray ends a driver on SIGTERM by itself, without a word of what it leaves behind
+                ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=True)
         except ConnectionError:
             raise UnreachableError(
                 "--on ray found no Ray cluster; start one with ray start --head, or name it in RAY_ADDRESS"

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
@@ -267,6 +268,21 @@ def reserve_port(port: int = 0) -> socket.socket:
             "give another --master-port, or an --rdzv-endpoint whose next port is free"
         ) from error
     return sock
+
+
+def store_listener(host: str, port: int) -> socket.socket | None:
+    """Where torch's store listens if those of one host reach it at `host`: on loopback, if that is a loopback address.
+
+    None if it is not, or if the port is in use, perhaps by this process's store already.
+    """
+    try:
+        places = {place[0] for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        if not all(ip_address(str(place)).is_loopback for place in places):
+            return None
+        own = str(min(places))  # 127.0.0.1 before ::1, if a name stands for both
+        return socket.create_server((own, port), family=socket.AF_INET6 if ":" in own else socket.AF_INET)
+    except OSError:
+        return None
 
 
 @contextmanager

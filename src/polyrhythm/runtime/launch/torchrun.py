@@ -26,7 +26,7 @@ from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall, state_of_first
 from polyrhythm.runtime.launch.groups import check_groups, group_environment, store_ports
-from polyrhythm.runtime.launch.nodes import ALONE, Node, read_node
+from polyrhythm.runtime.launch.nodes import ALONE, Node, own_interface, read_node
 from polyrhythm.runtime.launch.preemption import ENDING, LEFT, file_in_memory
 from polyrhythm.runtime.launch.process_watch import ProcessWatch
 from polyrhythm.runtime.launch.rendezvous import (
@@ -371,5 +371,6 @@ def worker_environment(config: JobConfig, processes: int, rank: int, port: int, 
     if node.changing:
         ours[HOSTS] = node.changing
     ours |= group_environment(config, rank)
-    named = {"TORCHELASTIC_RUN_ID": config.job, **world, **place, **ours, **usual(processes, os.environ)}
+    usually = {**usual(processes, os.environ), **own_interface(node, os.environ)}
+    named = {"TORCHELASTIC_RUN_ID": config.job, **world, **place, **ours, **usually}
     return {key: str(value) for key, value in named.items()}

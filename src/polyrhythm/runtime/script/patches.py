@@ -4,6 +4,7 @@ import functools
 import math
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.launch.gathering import changing_hosts
-from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number
+from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number, store_listener
 from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script.backward import patch_backward
 from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
@@ -47,6 +48,7 @@ def install(script: AdaptedScript) -> None:
     """Have `script` told of everything that it must know. There is no way back in this process."""
     start = SharedStart("-".join(os.environ.get(name, "") for name in (*TORCHRUN_JOB[:2], RUN)), script.rank)
     patch_session(script, start)
+    patch_store()
     share_folders(lambda: not (script.distributed or script.dormant))
     if GROUP in os.environ:
         script.dormant = True
@@ -82,6 +84,21 @@ def patch_session(script: AdaptedScript, start: SharedStart) -> None:
         original(self, *args, **kwargs)
 
     Session.__init__ = init  # type: ignore[method-assign]
+
+
+def patch_store() -> None:
+    """The store of ranks that are all on this host listens on loopback: it asks nobody who he is."""
+    module: Any = import_module("torch.distributed.rendezvous")  # its name in the package is a function's
+    original = module.TCPStore
+
+    @functools.wraps(original)
+    def make(host_name: str, port: int, world_size: int | None = None, is_master: bool = False, **more: Any) -> Any:
+        here = read_number("WORLD_SIZE", 1) <= read_number("LOCAL_WORLD_SIZE", 1)
+        if is_master and here and (listener := store_listener(host_name, port)):
+            more["master_listen_fd"] = listener.detach()
+        return original(host_name, port, world_size, is_master, **more)
+
+    module.TCPStore = make
 
 
 def patch_group(script: AdaptedScript) -> None:
