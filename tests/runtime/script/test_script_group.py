@@ -3,6 +3,7 @@
 import re
 import warnings
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -119,6 +120,9 @@ def mistakes(rank: int, port: int) -> dict[str, object]:
     dist.reduce_scatter_tensor(nothing, torch.zeros(0))
     conjugate = torch.tensor([1j * (1 + rank)]).conj().imag
     dist.all_reduce(conjugate)
+    with pytest.raises(RuntimeError, match="contiguous"):
+        dist.send(torch.zeros(4)[::2], 1 - rank)
+    dist.all_reduce(total)
     told = []
     for length in (2 + rank, 1):  # of the second all are right, but the first has left them apart
         with pytest.raises(GroupError) as error:
@@ -133,7 +137,46 @@ def test_a_script_hears_of_its_mistakes_and_goes_on_after_wrong_arguments() -> N
     """Where nobody is lost no other generation comes, and each rank would have its own value from then on."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for result in run_workers(mistakes, 2, store.port):
-        assert result["total"] == 3.0
+        assert result["total"] == 6.0
         assert result["conjugate"] == -3.0
         for told in result["told"]:
             assert re.search(r"test_script_group.py:\d+: allreduce failed: .*; all ranks must call the same ", told)
+
+
+def comes_late(rank: int, port: int, dtype: torch.dtype) -> str:
+    """Sum up, and again when the other rank waits no more for this one; what this one is told."""
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+    dist.all_reduce(torch.ones(1))
+    if rank == 0:
+        shorten_limits()
+    else:
+        store.wait(["late"])
+    try:
+        for _ in range(2):  # what the first wants of the other rank may be there
+            dist.all_reduce(torch.ones(1, dtype=dtype))
+    except GroupError as error:
+        return str(error)
+    finally:
+        store.set("late", "")
+    return ""
+
+
+def shorten_limits() -> None:
+    """Of what this rank waits for from now on: who still connects may take its time."""
+    group = distributed_c10d._get_default_group()
+    assert isinstance(group, ScriptGroup)
+    assert group.generation is not None
+    gloo: Any = group.generation.backend(on_gpu=False)
+    gloo.set_timeout(timedelta(milliseconds=10))
+    buffers: Any = group.generation.shared and group.generation.shared._buffers
+    buffers._words._timeout_s = 0.01
+
+
+@pytest.mark.parametrize(("dtype", "hears"), [(torch.float32, (0, 1)), (torch.int32, (0,))])
+def test_no_rank_is_lost_because_another_one_came_late(dtype: torch.dtype, hears: tuple[int, ...]) -> None:
+    """Who has waited says so, and in shared memory also who has come late: a value of its own would be wrong."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = run_workers(comes_late, 2, store.port, dtype)
+    for rank in hears:
+        assert "within the timeout of init_process_group" in told[rank]

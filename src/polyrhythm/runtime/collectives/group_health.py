@@ -29,6 +29,11 @@ class GroupHealth:
         self._pending: set[Pending] = set()
         self._lock = threading.Lock()
 
+    @property
+    def is_late(self) -> bool:
+        """Whether a member has not come in time, in gloo's words or in Python's: then none is gone."""
+        return self.failure is not None and "timed out" in self.failure.lower()
+
     def await_end(self, work: Pending) -> None:
         with self._lock:
             if self.failure is None:

@@ -90,8 +90,9 @@ class Generation:
 
     @property
     def mistaken(self) -> bool:
-        """Whether it has failed because members of one host have called for different things: all are still there."""
-        return self.failure is not None and self.shared is not None and self.shared.mistaken
+        """Whether it has failed though all are still there: they have called for different things, or not in time."""
+        told = self.shared is not None and self.shared.mistaken
+        return self.failure is not None and (told or self.health.is_late)
 
     def backend(self, on_gpu: bool) -> Backend:
         """The group for tensors there, or on the CPU; asked so because a device's type is slow to read."""

@@ -279,7 +279,7 @@ class SwitchGroup(dist.ProcessGroup):
         try:
             work = getattr(generation.backend(on_gpu), name)(*(args if opts is None else (*args, opts)))
         except RuntimeError as error:
-            self._not_launched(name, error)
+            self._not_launched(error)
             generation.health.fail(first_line(error))
             return FinishedWork(outputs)
         if self.launches == self._last and not on_gpu and name not in BETWEEN_TWO:
@@ -287,7 +287,7 @@ class SwitchGroup(dist.ProcessGroup):
             return wait_for(work, generation.health, outputs)
         return guard(work, generation.health, outputs)
 
-    def _not_launched(self, name: str, error: RuntimeError) -> None:
+    def _not_launched(self, error: RuntimeError) -> None:
         """The backend has refused a collective of this member, or could not begin it."""
 
     def _exchange(self, offer: Offer) -> dist.Work:

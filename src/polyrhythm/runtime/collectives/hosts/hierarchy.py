@@ -90,9 +90,13 @@ class Hierarchy:
             if part is not None:
                 part.close()
 
+    def note_mistake(self) -> None:
+        """To members of this host only."""
+        if self._memory is not None:
+            self._memory.note_mistake()
+
     @property
     def mistaken(self) -> bool:
-        """Of members of this host only."""
         return self._memory is not None and self._memory.mistaken
 
     def forget_in_child(self) -> None:

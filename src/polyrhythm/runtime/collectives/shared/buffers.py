@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
 from polyrhythm.runtime.collectives.peer_sockets import PeerSockets
-from polyrhythm.runtime.collectives.shared.kinds import BROADCAST, Kind, call_of
+from polyrhythm.runtime.collectives.shared.kinds import BROADCAST, Kind, call_of, combine_all
 from polyrhythm.runtime.collectives.shared.lent import Borrowed, Lender, take_back
 from polyrhythm.runtime.collectives.shared.parts import OwnedPart, Window, piece_of, whole, windows
 from polyrhythm.runtime.collectives.shared.peer_memory import open_peer_memory
@@ -114,6 +114,10 @@ class SharedBuffers:
         """From any thread: who waits, here or there, waits no more."""
         self._peer_sockets.end()
 
+    def note_mistake(self) -> None:
+        if self._memory is not None:
+            self._words.note_mistake()
+
     @property
     def mistaken(self) -> bool:
         return self._memory is not None and self._words.mistaken
@@ -130,9 +134,10 @@ class SharedBuffers:
         # It is made when it is first needed, as not every generation sums up on the CPU.
         head = WORDS * 8 * self._size
         elements = (head + (self._size + 1) * SLOTS * WINDOW) // 4
-        self._memory = self._hand_out(elements) if self._rank == 0 else receive_memory(self._sockets[0], elements)
-        memory = self._memory.values.view(torch.uint8)
+        shared = self._hand_out(elements) if self._rank == 0 else receive_memory(self._sockets[0], elements)
+        memory = shared.values.view(torch.uint8)
         self._words = SharedWords(memory[:head].numpy().data, self._rank, self._sockets, self._timeout_s)
+        self._memory = shared  # now that another thread may ask for words
         self._space, self._slots = memory[head:], dict[torch.dtype, Any]()
         self._peers, self._scratch = open_peer_memory(self._peer_sockets.gather), torch.empty(0, dtype=torch.uint8)
         self._lender, self._lends = Lender(self._words.own, self._size), True
@@ -377,13 +382,6 @@ class SharedBuffers:
         fence()
         if not all(self._words.columns[ADDRESS][rank] for rank in ranks):
             raise ConnectionResetError(GONE)
-
-
-def combine_all(kind: Kind, shown: list[Any], out: Any) -> None:
-    first, second, *others = shown
-    kind.operation(first, second, out=out)
-    for other in others:
-        kind.operation(out, other, out=out)
 
 
 def receive_memory(connection: socket.socket, elements: int) -> SharedVector:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import ReduceOp
 
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, QuietWork
 from polyrhythm.runtime.collectives.shared.buffers import Meanwhile
@@ -34,6 +35,7 @@ class MemberBuffers(Protocol):
     def end(self) -> None: ...
     def close(self) -> None: ...
     def forget_in_child(self) -> None: ...
+    def note_mistake(self) -> None: ...
     @property
     def mistaken(self) -> bool: ...
 
@@ -74,7 +76,7 @@ class SharedExchanges:
 
     @property
     def mistaken(self) -> bool:
-        """Whether a member of this host has found that members have called for different things."""
+        """Whether a member of this host has found that members have called for different things, or not in time."""
         return self._buffers.mistaken
 
     def offer(self, name: str, tensors: list[Tensor], options: Any, lends: bool = False) -> "Offer | None":
@@ -142,6 +144,8 @@ class SharedExchanges:
         try:
             exchange(meanwhile)
         except BaseException as error:  # whatever it is, nobody must wait for ever, or go on in the middle of a sum
+            if isinstance(error, UsageError | TimeoutError):
+                self._buffers.note_mistake()  # before the connections end: to the others this member is then only gone
             self._health.fail(f"the members' sum failed: {error}")
             if not isinstance(error, Exception):
                 raise

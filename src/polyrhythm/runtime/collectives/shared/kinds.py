@@ -58,6 +58,13 @@ def kind_of(dtype: torch.dtype, op: ReduceOp.RedOpType) -> Kind | None:
     return KINDS.get((dtype, "max")) if op == ReduceOp.MAX else None
 
 
+def combine_all(kind: Kind, shown: list[Any], out: Any) -> None:
+    first, second, *others = shown
+    kind.operation(first, second, out=out)
+    for other in others:
+        kind.operation(out, other, out=out)
+
+
 def is_vector(tensors: list[Tensor]) -> bool:
     """Whether these are one tensor whose numbers follow each other in a process's memory."""
     (tensor, *others) = tensors

@@ -40,7 +40,7 @@ PROCESS: Final = 12
 OPENED: Final = 13
 """Word of a member: whether it could open what the others lend."""
 MISTAKEN: Final = 14
-"""Word of a member: whether it has found that the members do not all do the same."""
+"""Word of a member: whether it has found that the members do not all do the same, and in time."""
 SLOTS: Final = 3
 """Windows of a buffer. Who is ahead shows so many before it waits for the others to take them."""
 
@@ -95,12 +95,14 @@ class SharedWords:
         column = self.columns[CALLS + slot]
         for rank in ranks:
             if column[rank] != call:
-                self.own[MISTAKEN] = 1
-                fence()  # before it goes: to the others it is then only gone
                 raise UsageError(
                     f"a {describe(call)} here, a {describe(column[rank])} there; all members exchange the same tensors "
                     "in the same order"
                 )
+
+    def note_mistake(self) -> None:
+        self.own[MISTAKEN] = 1
+        fence()
 
     @property
     def mistaken(self) -> bool:
