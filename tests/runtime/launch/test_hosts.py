@@ -16,7 +16,7 @@ from polyrhythm.runtime.launch.gathering import HOSTS
 from polyrhythm.runtime.launch.ray import reserve_pair
 from polyrhythm.runtime.launch.rendezvous import port_of
 from polyrhythm.runtime.launch.torchrun import read_command
-from polyrhythm.runtime.script.patches import refuse_restarts, refuse_uncovered
+from polyrhythm.runtime.script.group_patches import refuse_restarts, refuse_uncovered
 from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.runtime.wire.tls.files import CA, CERT, KEY, TlsFiles
 from tests.runtime.places import LIMIT_S, Place

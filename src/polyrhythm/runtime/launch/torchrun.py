@@ -38,7 +38,7 @@ from polyrhythm.runtime.launch.rendezvous import (
 )
 from polyrhythm.runtime.launch.restarts import COUNT, JOINED, MOST, STATUSES, Restarts
 from polyrhythm.runtime.launch.run_flags import flag_of, from_call, make_parser, split_at_script
-from polyrhythm.runtime.launch.watch import check_outputs, check_watch, start_watch, with_defaults
+from polyrhythm.runtime.launch.watch import Watch, check_outputs, check_watch, start_watch, with_defaults
 from polyrhythm.runtime.wire.config_sources import VARIABLES, told_early
 from polyrhythm.runtime.wire.connection import ADDRESS
 from polyrhythm.runtime.wire.credentials import make_token
@@ -237,17 +237,7 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
         fork.close()
     fork = (fork or WorkerFork(plan.command[len(ADAPTED) :], os.environ)) if plan.forks else None
     start = coordinator_start(plan._replace(config=config), fork)
-    coordinator = start.start() if start is not None and not plan.node.rank else None
-    watch = None if plan.node.rank else start_watch(config)
-    announce(plan)
-    say(*(watch.lines if watch else ()))
-    if plan.node.rank:
-        wait_for_coordinator(plan.coordinator.coordinator, plan.node.standby)
-    os.environ[RUN] = run_number(plan)
-    if plan.node.rank:
-        coordinator = start.start() if start is not None else None
-    if plan.node.count > 1 and not plan.node.rank:
-        LastCall(plan.coordinator, plan.node, plan.processes // config.group_size, say).start()
+    coordinator, watch = begin_later_host(plan, start) if plan.node.rank else begin_first_host(plan, start)
     workers = dict[int, RunningProcess]()
     limits = config.hang_after, config.grace
     # Before the launcher handles it, after which a new process would have it as usual.
@@ -273,6 +263,26 @@ def run_workers(plan: LaunchOrder, ports: Sequence[int], fork: WorkerFork | None
     if fork is not None and not config.max_restarts:
         fork.close()
     return watched.wait()
+
+
+def begin_first_host(plan: LaunchOrder, start: CoordinatorStart | None) -> tuple[RunningProcess | None, Watch | None]:
+    """The coordinator, and what shows the job."""
+    coordinator = start.start() if start is not None else None
+    watch = start_watch(plan.config)
+    announce(plan)
+    say(*(watch.lines if watch else ()))
+    os.environ[RUN] = run_number(plan)
+    if plan.node.count > 1:
+        LastCall(plan.coordinator, plan.node, plan.processes // plan.config.group_size, say).start()
+    return coordinator, watch
+
+
+def begin_later_host(plan: LaunchOrder, start: CoordinatorStart | None) -> tuple[RunningProcess | None, None]:
+    """The standby of the coordinator, once that one is there; of what shows the job the first host has it."""
+    announce(plan)
+    wait_for_coordinator(plan.coordinator.coordinator, plan.node.standby)
+    os.environ[RUN] = run_number(plan)
+    return start.start() if start is not None else None, None
 
 
 def coordinator_start(plan: LaunchOrder, fork: WorkerFork | None) -> CoordinatorStart | None:

@@ -4,32 +4,28 @@ import functools
 import math
 import os
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import device_mesh, distributed_c10d, fsdp
+from torch.distributed import device_mesh, fsdp
 from torch.distributed.tensor import parallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
 from polyrhythm.runtime.collectives.scaling import EAR
-from polyrhythm.runtime.launch.gathering import changing_hosts
-from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number, store_listener
-from polyrhythm.runtime.launch.restarts import asked_for
+from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number
 from polyrhythm.runtime.script.backward import patch_backward
 from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
 from polyrhythm.runtime.script.data.file_calls import remember_files
-from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
+from polyrhythm.runtime.script.group_patches import patch_groups, patch_store
+from polyrhythm.runtime.script.notices import asked_by_us, refuse
 from polyrhythm.runtime.script.script import AdaptedScript
-from polyrhythm.runtime.script.script_group import BACKEND, ScriptGroup, remind_while_waiting
 from polyrhythm.runtime.script.training.warm_up import unwatched
 from polyrhythm.runtime.script.wrapper import is_wrapper
 from polyrhythm.runtime.script.wrapper_class import patch_wrapper
-from polyrhythm.runtime.wire.tls.cover import covered
 from polyrhythm.runtime.worker.loader import _Sampler
 from polyrhythm.runtime.worker.session import Session
 
@@ -86,21 +82,6 @@ def patch_session(script: AdaptedScript, start: SharedStart) -> None:
     Session.__init__ = init  # type: ignore[method-assign]
 
 
-def patch_store() -> None:
-    """The store of ranks that are all on this host listens on loopback: it asks nobody who he is."""
-    module: Any = import_module("torch.distributed.rendezvous")  # its name in the package is a function's
-    original = module.TCPStore
-
-    @functools.wraps(original)
-    def make(host_name: str, port: int, world_size: int | None = None, is_master: bool = False, **more: Any) -> Any:
-        here = read_number("WORLD_SIZE", 1) <= read_number("LOCAL_WORLD_SIZE", 1)
-        if is_master and here and (listener := store_listener(host_name, port)):
-            more["master_listen_fd"] = listener.detach()
-        return original(host_name, port, world_size, is_master, **more)
-
-    module.TCPStore = make
-
-
 def patch_group(script: AdaptedScript) -> None:
     """In a group torch stays as it is, and so would a script without a session: each group would train alone."""
 
@@ -129,29 +110,6 @@ def within_group(init_device_mesh: Callable[..., Any]) -> Callable[..., Any]:
         return init_device_mesh(*args, **kwargs)
 
     return init
-
-
-def refuse_restarts() -> None:
-    """The process group is formed once, by all ranks: one that was started again would wait in it for ever."""
-    if restarts := asked_for(os.environ):
-        raise refuse(
-            f"--max-restarts {restarts} (or PET_MAX_RESTARTS), and init_process_group forms a group that a worker "
-            "cannot join again; leave one of them out: a script with polyrhythm.session needs no group"
-        )
-    if hosts := changing_hosts():
-        raise refuse(
-            f"--nnodes {hosts}, and init_process_group forms a group of all ranks, for good; give one "
-            "number, or use polyrhythm.session without a group"
-        )
-
-
-def refuse_uncovered() -> None:
-    """What a script's group sends goes from worker to worker in the clear."""
-    if covered():
-        raise refuse(
-            "init_process_group forms a group over gloo or NCCL, which TLS does not cover; use polyrhythm.session "
-            "without a group, or a VPN in place of --tls-ca"
-        )
 
 
 def patch_compile() -> None:
@@ -267,67 +225,6 @@ def patch_sight(script: AdaptedScript) -> None:
         return original() and (script.distributed or script.dormant or asked_by_us())
 
     dist.is_initialized = is_initialized
-
-
-def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
-    """The script's default group is one whose members can change; the session ends before it does."""
-
-    def launched(work: dist.Work, for_all: bool) -> None:
-        if for_all:
-            script.stalls.launched(work)
-        if script.session is None or script.aside:
-            return
-        if for_all:
-            script.session.collective()
-        if not script.session.aligned:
-            look = script.pass_epoch_if_awaited if for_all else lambda: None
-            remind_while_waiting(work, look, functools.partial(script.session.wait_outside, for_all))
-
-    init_original, destroy_original = dist.init_process_group, dist.destroy_process_group
-    backend_original, new_original, names = dist.get_backend, dist.new_group, dict[str, str]()
-    ScriptGroup.alone, ScriptGroup.launched = staticmethod(script.collective), staticmethod(launched)
-    ScriptGroup.messaged = staticmethod(script.stalls.messaged)
-    ScriptGroup.lives_on = staticmethod(lambda: script.is_handed_data)
-
-    @functools.wraps(init_original)
-    def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        if not asked_by_us():
-            refuse_restarts()
-            refuse_uncovered()
-        if script.dormant or asked_by_us():
-            init_original(backend, *args, **kwargs)
-            return
-        script.distributed = True
-        kwargs.pop("device_id", None)
-        names_given = ("init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options")
-        given = {**dict(zip(names_given, args, strict=False)), **kwargs}
-        init_original(BACKEND, **script.children.meeting(given))
-        names[BACKEND] = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-        start.part()
-        tell(f"process group of {dist.get_world_size()} workers")
-
-    @functools.wraps(destroy_original)
-    def destroy(group: Any = None) -> None:
-        if group in (None, dist.group.WORLD):
-            script.close()
-        destroy_original(group)
-
-    @functools.wraps(backend_original)
-    def get_backend(group: Any = None) -> str:
-        found = backend_original(group)
-        return getattr(group, "asked_backend", None) or names.get(found, found)
-
-    @functools.wraps(new_original)
-    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        ours = BACKEND in names and not asked_by_us()
-        made = new_original(ranks, timeout, None if ours else backend, *args, **kwargs)
-        if ours and isinstance(made, ScriptGroup):
-            made.asked_backend = backend and backend.lower()
-        return made
-
-    replaced = {"init_process_group": init, "destroy_process_group": destroy}
-    for module in (dist, distributed_c10d):
-        vars(module).update(replaced, get_backend=get_backend, new_group=new_group)
 
 
 def patch_unable(script: AdaptedScript) -> None:

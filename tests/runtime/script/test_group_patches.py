@@ -13,7 +13,7 @@ from torch.distributed import HashStore, distributed_c10d, rendezvous  # type: i
 
 from polyrhythm.runtime.launch.nodes import Node
 from polyrhythm.runtime.launch.rendezvous import store_port
-from polyrhythm.runtime.script.patches import patch_groups, patch_store
+from polyrhythm.runtime.script.group_patches import patch_groups, patch_store
 from polyrhythm.runtime.script.script_group import ScriptGroup
 from tests.runtime.listeners import listening
 
