@@ -5,6 +5,7 @@ from collections import OrderedDict
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
@@ -68,6 +69,13 @@ def test_what_cannot_go_over_is_refused_by_name_on_all_members(store: TCPStore) 
 def test_a_value_that_is_told_is_the_same(value: Any) -> None:
     told = msgspec.msgpack.decode(msgspec.msgpack.encode(described(value, "state[0]", [])))
     assert repr(rebuilt(told, iter([]))) == repr(value)
+
+
+@pytest.mark.parametrize("value", [np.int64(-3), np.float32(0.1), np.float64(0.1), np.bool_(True)])
+def test_a_number_of_numpy_goes_over_as_one_of_python(value: Any) -> None:
+    told = described(value, "state[0]", [])
+    assert told == value
+    assert type(told) in (bool, int, float)
 
 
 def test_bytes_that_name_a_module_import_none() -> None:

@@ -47,6 +47,8 @@ def test_a_job_that_must_deal_says_that_the_last_one_may_not_come(
         "if i < len(loader) // 2: save()",
         "last = i == most - 1",
         "last = i == most - 1\n    if last: optimizer.step()\n    if last: save()",
+        "if i == most - 1: optimizer.step(), save()",
+        "last = most - 1\n    if i == last: save()",
     ],
 )
 def test_comparisons_are_found(body: str) -> None:
@@ -63,6 +65,7 @@ def test_comparisons_are_found(body: str) -> None:
         "if i % (len(loader) // 10) == 0: evaluate()",
         "if (i + 1) % 4 == 0 or i + 1 == len(loader): optimizer.step()",
         "last = i % 4 == 0 or i + 1 == most\n    if last: scaler.step(optimizer)",
+        "if at == most: clip_grad_norm_(model.parameters(), 1), scaler.step(optimizer), scaler.update(), print(i)",
         "if i == len(x): save()",
         "if i > 100: break",
         "shown = colours[i % len(colours)]",

@@ -120,6 +120,15 @@ def mistakes(rank: int, port: int) -> dict[str, object]:
     dist.reduce_scatter_tensor(nothing, torch.zeros(0))
     conjugate = torch.tensor([1j * (1 + rank)]).conj().imag
     dist.all_reduce(conjugate)
+    negated, all_of_it = torch.tensor([1j]).conj().imag, torch.zeros(2)
+    dist.all_gather_into_tensor(all_of_it, negated)
+    assert all_of_it.tolist() == [-1.0, -1.0]
+    parts = [torch.zeros(1) for _ in range(2)]
+    dist.all_gather(parts, negated)
+    assert torch.cat(parts).tolist() == [-1.0, -1.0]
+    sent = torch.zeros(1)
+    dist.recv(sent, 0) if rank else dist.send(negated, 1)
+    assert sent.item() == -rank
     with pytest.raises(RuntimeError, match="contiguous"):
         dist.send(torch.zeros(4)[::2], 1 - rank)
     dist.all_reduce(total)

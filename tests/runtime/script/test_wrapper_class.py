@@ -2,10 +2,13 @@
 
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from polyrhythm.errors import RefusalError
 from polyrhythm.runtime.script import wrapper_class
 from tests.runtime.script.runs import Run, adapted, plain, try_adapted
 from tests.runtime.script.test_refusals import line_of
@@ -56,6 +59,28 @@ def test_a_class_that_takes_part_in_the_exchange_is_refused_at_its_constructor(t
     assert REFUSED[kind] in run.stderr()
     line = {"forwarding group": "super().__init__("}.get(kind, "return kind(net)")
     assert f"classes.py:{line_of(line, 'classes.py')}: " in run.stderr().splitlines()[-1]
+
+
+class Hiding(DistributedDataParallel):
+    """Uses torch's machinery where its methods do not show it."""
+
+    @property
+    def hidden(self) -> Any:
+        return self.reducer
+
+    @torch.no_grad()
+    def decorated(self) -> None:
+        self._sync_buffers()  # type: ignore[no-untyped-call]
+
+    def within(self) -> Any:
+        return [each for each in (self,) if each.reducer]
+
+
+@pytest.mark.parametrize("name", ["hidden", "decorated", "within"])
+def test_code_within_a_property_or_a_function_is_looked_at(name: str) -> None:
+    own = type("Own", (DistributedDataParallel,), {name: vars(Hiding)[name]})
+    with pytest.raises(RefusalError, match=r"Own uses (reducer|_sync_buffers) of DistributedDataParallel"):
+        wrapper_class.check_class(own)
 
 
 def test_a_process_that_only_imports_us_has_the_class_of_torch() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,11 +81,11 @@ def described(value: Any, place: str, tensors: list[Tensor]) -> Any:
     Raises:
         UsageError: for what is no number, name or tensor.
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     kind = type(value)
-    if value is None or kind in (bool, str) or (kind is int and value.bit_length() < WORD):
+    if value is None or kind in (bool, float, str) or (kind is int and value.bit_length() < WORD):
         return value
-    if isinstance(value, float):  # numpy's among them
-        return float(value)
     if kind is int:
         return ["int", hex(value)]
     if isinstance(value, Tensor):

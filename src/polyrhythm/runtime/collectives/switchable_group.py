@@ -198,47 +198,51 @@ class SwitchGroup(dist.ProcessGroup):
         return self._run("reduce", tensors, None, tensors, opts=opts)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        return self._run("allgather", outputs[0], lambda: _repeat(inputs[0], outputs[0]), outputs, inputs, opts=opts)
+        own = _plain(inputs)
+        return self._run("allgather", outputs[0], lambda: _repeat(own[0], outputs[0]), outputs, own, opts=opts)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
         def fill() -> None:
             if tensor.numel():
                 _repeat(tensor.view(-1), list(output.view(-1, tensor.numel())))
 
-        return self._run("_allgather_base", [output], fill, output, tensor, opts=opts)
+        return self._run("_allgather_base", [output], fill, output, *_plain([tensor]), opts=opts)
 
     all_gather_single = _allgather_base
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
         own = inputs[0][self.rank()]
-        return self._run("reduce_scatter", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
+        given = [_plain(inputs[0])]
+        return self._run("reduce_scatter", outputs, lambda: _repeat(own, outputs), outputs, given, opts=opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
         def fill() -> None:
             if output.numel():
                 _repeat(tensor.view(-1, output.numel())[self.rank()], [output.view(-1)])
 
-        return self._run("_reduce_scatter_base", [output], fill, output, tensor, opts=opts)
+        return self._run("_reduce_scatter_base", [output], fill, output, *_plain([tensor]), opts=opts)
 
     reduce_scatter_single = _reduce_scatter_base
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         targets = outputs[0] if outputs else []
-        return self._run("gather", targets or inputs, lambda: _repeat(inputs[0], targets), outputs, inputs, opts=opts)
+        own = _plain(inputs)
+        return self._run("gather", targets or own, lambda: _repeat(own[0], targets), outputs, own, opts=opts)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
         own = inputs[0][self.rank()] if inputs else outputs[0]
-        return self._run("scatter", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
+        given = [_plain(each) for each in inputs]
+        return self._run("scatter", outputs, lambda: _repeat(own, outputs), outputs, given, opts=opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         own = inputs[self.rank()]
-        return self._run("alltoall", outputs, lambda: _repeat(own, outputs), outputs, inputs, opts=opts)
+        return self._run("alltoall", outputs, lambda: _repeat(own, outputs), outputs, _plain(inputs), opts=opts)
 
     def alltoall_base(
         self, output: torch.Tensor, tensor: torch.Tensor, outputs: list[int], inputs: list[int], opts: Any = None
     ) -> dist.Work:
         fill = lambda: _repeat(tensor, [output])  # noqa: E731
-        return self._run("alltoall_base", [output], fill, output, tensor, outputs, inputs, opts=opts)
+        return self._run("alltoall_base", [output], fill, output, *_plain([tensor]), outputs, inputs, opts=opts)
 
     all_to_all_single = alltoall_base
 
@@ -250,7 +254,7 @@ class SwitchGroup(dist.ProcessGroup):
         return self._run("barrier", [torch.empty(0)], None, opts=opts)
 
     def send(self, tensors: Tensors, target: int, tag: int) -> dist.Work:
-        return self._run("send", tensors, _nobody, tensors, target, tag, opts=None)
+        return self._run("send", tensors, _nobody, _plain(tensors), target, tag, opts=None)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> dist.Work:
         return self._run("recv", tensors, _nobody, tensors, source, tag, opts=None)
@@ -319,6 +323,11 @@ def _repeat(source: torch.Tensor, targets: Tensors) -> None:
     with torch.no_grad():
         for target in targets:
             target.copy_(source)
+
+
+def _plain(inputs: Tensors) -> Tensors:
+    """Numbers as they are: a backend reads the memory, which has others if a tensor is a conjugate or negated."""
+    return [tensor.resolve_conj().resolve_neg() for tensor in inputs]
 
 
 def _nobody() -> None:

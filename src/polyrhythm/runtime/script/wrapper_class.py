@@ -5,8 +5,8 @@ method looks whether the object is a wrapper of the script's, or torch's own beh
 """
 
 import functools
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch.distributed as dist
@@ -65,14 +65,34 @@ def either(ours: Callable[..., Any], torchs: Callable[..., Any]) -> Callable[...
 def check_class(kind: type[DistributedDataParallel]) -> None:
     """A class that is derived from torch's may add to it, but not take part in the exchange."""
     for each in kind.__mro__[: kind.__mro__.index(DistributedDataParallel)]:
-        functions = [value for value in vars(each).values() if isinstance(value, FunctionType)]
-        used = {name for function in functions for name in function.__code__.co_names}
+        used = {name for value in vars(each).values() for name in names_used(value)}
         for verb, names in (("replaces", EXCHANGE & {*vars(each)}), ("uses", MACHINERY & used)):
             if names:
                 raise refuse(
                     f"{kind.__name__} {verb} {min(names)} of DistributedDataParallel, whose exchange follows the "
                     "policy; do that in the module that it wraps, or use DistributedDataParallel itself"
                 )
+
+
+def names_used(value: object) -> Iterator[str]:
+    """Names in the code of what a class has, with those of functions within it.
+
+    >>> sorted(names_used(property(lambda model: [each.gather for each in model.reducer])))
+    ['gather', 'reducer']
+    """
+    parts: tuple[object, ...] = ()
+    match value:
+        case CodeType():
+            yield from value.co_names
+            parts = value.co_consts
+        case FunctionType():
+            parts = value.__code__, getattr(value, "__wrapped__", None)
+        case property():
+            parts = value.fget, value.fset
+        case staticmethod() | classmethod():
+            parts = (value.__func__,)
+    for part in parts:
+        yield from names_used(part)
 
 
 def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

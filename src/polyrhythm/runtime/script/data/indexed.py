@@ -21,6 +21,12 @@ COUNTED = (ast.Name, ast.Constant, ast.Attribute, ast.Load, ast.Add, ast.Sub, as
 TALK = ("print", "info", "debug", "set_description", "set_postfix")
 """Calls that only say something."""
 
+STEPPING = (
+    *("step", "zero_grad", "update", "backward", "scale", "unscale_", "no_sync"),
+    *("clip_grad_norm_", "clip_grad_value_", "parameters", "item"),
+)
+"""Calls that make a step, or belong to one."""
+
 
 def looked_up_at(frame: FrameType | None) -> str:
     """The line that looks something up by the number of a mini-batch, in a loop that is under way; or nothing."""
@@ -110,8 +116,10 @@ def harmless(loop: ast.For) -> Iterator[ast.AST]:
 
 
 def steps(choice: ast.If) -> bool:
-    calls = (node for part in (*choice.body, *choice.orelse) for node in ast.walk(part) if isinstance(node, ast.Call))
-    return any(called(node) == "step" for node in calls)
+    """Whether it decides when to step, and nothing else."""
+    parts = (node for part in (*choice.body, *choice.orelse) for node in ast.walk(part))
+    calls = {called(node) for node in parts if isinstance(node, ast.Call)}
+    return "step" in calls and calls <= {*STEPPING, *TALK}
 
 
 def only_talks(choice: ast.If) -> bool:
@@ -139,8 +147,10 @@ def lengths_of(loop: ast.For, script: ast.Module) -> set[str]:
     """
     read = [node for node in ast.walk(loop.iter) if isinstance(node, ast.Name | ast.Attribute)]
     lengths = {f"len({ast.unparse(node)})" for node in read}
-    given = (pair for node in ast.walk(script) if isinstance(node, ast.Assign) for pair in assigned(node))
-    return lengths | {ast.unparse(name) for name, value in given if measures(value, lengths) and not divides(value)}
+    for name, value in (pair for node in ast.walk(script) if isinstance(node, ast.Assign) for pair in assigned(node)):
+        if measures(value, lengths) and not divides(value):
+            lengths.add(ast.unparse(name))
+    return lengths
 
 
 def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
