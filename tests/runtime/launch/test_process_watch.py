@@ -147,5 +147,35 @@ def test_a_script_that_is_refused_on_the_first_host_waits_for_no_other(
     done = place.run("torch.distributed.init_process_group('gloo')", *where, "--nproc-per-node=2")
     assert done.returncode == REFUSED, done.stderr
     assert "init_process_group forms a group of all ranks, for good" in done.stderr
-    ends = "polyrhythm: the script is refused on this host, and no worker of another has joined; the job ends"
+    ends = f"polyrhythm coordinator: job {place.mark} has no workers, and none has joined within 10 s; it ends"
     assert done.stderr.splitlines()[-1] == ends
+
+
+OWN_DATA = """
+if rank == 0:
+    data = torch.utils.data.Subset(data, [])
+else:
+    os.open("goes-on", os.O_RDONLY)
+with polyrhythm.session(model, optimizer) as session:
+    for x, y in session.loader(data, batch_size=2):
+        step(x, y)
+    print("samples", session.metrics["samples"])
+"""
+
+
+def test_what_only_the_first_host_refuses_is_not_the_end_of_the_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be about to join; it ended the job at once."""
+    monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
+    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+    where = ["--nnodes=1:2", endpoint, f"--rdzv-id={place.mark}", "--policy=asp"]
+    os.mkfifo(place.folder / "work" / "goes-on")
+    first, second = (place.start(OWN_DATA, *where, f"--node-rank={host}") for host in range(2))
+    assert first.stderr is not None
+    assert any("rank 0 died before the first epoch" in line for line in first.stderr)
+    with (place.folder / "work" / "goes-on").open("w"):
+        made, said = outcome(second)
+    through, also = outcome(first)
+    assert (through, made) == (REFUSED, 0), also + said
+    assert "samples 40" in said

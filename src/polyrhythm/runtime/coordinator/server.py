@@ -389,7 +389,7 @@ class CoordinatorServer:
 
     def _give_up_waiting(self) -> None:
         if not self.channels and self.coordinator.job.epoch < 0:
-            log.error("job %s has no workers, and none has joined for long; it ends", self.config.job)
+            log.error("job %s has no workers, and none has joined within %g s; it ends", self.config.job, LATECOMERS_S)
             self.loop.stop()
 
     def _shard_lost(self, reason: str) -> None:

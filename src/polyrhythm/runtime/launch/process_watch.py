@@ -6,11 +6,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from types import FrameType
 
-from polyrhythm.errors import REFUSED, PolyrhythmError, UnreachableError
+from polyrhythm.errors import PolyrhythmError, UnreachableError
 from polyrhythm.lines import say
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.forked import RunningProcess, end
@@ -101,23 +100,11 @@ class ProcessWatch:
                 if not self._follow_coordinator(self._coordinator.returncode):
                     self._close()
                     self._end_latecomers(codes)
-        self._end_unbegun(codes)
         self._end_coordinator()
         self._close()
         if self._watcher is not None:
             end(self._watcher, LAST_S)
         return codes
-
-    def _end_unbegun(self, codes: dict[int, int]) -> None:
-        """Nobody need wait for other hosts where the script is refused: it is the same there."""
-        coordinator, waits = self._coordinator, self._start is not None and self._start.waits
-        if not self._elsewhere or waits or coordinator is None or {*codes.values()} != {REFUSED}:
-            return
-        with suppress(PolyrhythmError):  # it is silent, or has ended
-            state = steer.status(self._address)
-            if state.epoch < 0 and not state.workers:
-                say("the script is refused on this host, and no worker of another has joined; the job ends")
-                coordinator.terminate()
 
     def _end_coordinator(self) -> None:
         """All workers of this host are through."""
