@@ -227,7 +227,11 @@ class Training:
         is_open = self.session is not None and self._is_open()
         self._handed.collective(source, sys._getframe(1))
         self._pass_ends.collective(sys._getframe(1))
-        if self.session is None or not is_open or self.session.aligned:
+        if self.session is None or not is_open:
+            return False
+        if self.session.aligned:
+            if not self._step_loop.left(sys._getframe(1)):
+                self._own_values.foresee(name, outputs, self.session.parameters, self._script.objections)
             return False
         when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
         self._own_values.check(name, outputs, when, self.session.parameters)
@@ -283,12 +287,14 @@ class Training:
         return self.session is not None and self.session.apart and self._is_open()
 
     @property
+    def in_loop(self) -> bool:
+        """Whether it is inside that loop, wherever the workers are."""
+        return self.session is not None and self._steps.inside and not self._step_loop.left(sys._getframe(1))
+
+    @property
     def later_apart(self) -> bool:
-        """Whether it is inside that loop, and workers make steps of their own in a later part of the policy."""
-        session = self.session
-        if session is None or not self._steps.inside or self._step_loop.left(sys._getframe(1)):
-            return False
-        return apart_after(session.asked, session.policy)
+        """Whether workers make steps of their own in a later part of the policy."""
+        return self.session is not None and apart_after(self.session.asked, self.session.policy)
 
     @property
     def reached(self) -> int:
