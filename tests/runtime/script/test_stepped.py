@@ -38,6 +38,7 @@ class Job:
     together: bool = False
     inside: bool = True
     later: bool = False
+    switched: str = ""
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def job() -> Job:
 
 @pytest.fixture
 def objections(job: Job) -> Objections:
-    return Objections(lambda: job.later)
+    return Objections(lambda: job.later, lambda: job.switched)
 
 
 @pytest.fixture
@@ -174,6 +175,11 @@ def test_a_call_by_an_argument_is_refused_where_workers_step_apart(
     scheduler.step(0.75)  # type: ignore[arg-type]
     job.apart = True
     with pytest.raises(RefusalError, match=rf"\.step with an argument inside the step loop; .*{remedy}"):
+        scheduler.step(1)
+    job.switched = "asp"
+    with pytest.raises(
+        RefusalError, match=rf"{remedy}.* \(the switch to asp came before the script had done this, and"
+    ):
         scheduler.step(1)
     job.apart = False
     scheduler.step(1)

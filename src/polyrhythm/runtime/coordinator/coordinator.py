@@ -143,12 +143,12 @@ class Coordinator:
         self._forget(worker, reason)
         if self._stepping and was_present:
             self._lost_while_stepping(worker, member, reason)
+        self.choice.lost(worker)  # which may want another phase
         self._go_on_if_standing()
         self._meet()
         self._go_on_if_standing()
 
     def _forget(self, worker: int, reason: LeftReason) -> None:
-        self.choice.lost(worker)
         self._state.forget(worker, reason)
         self._rollback.forget(worker)
 

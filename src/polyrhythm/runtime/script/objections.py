@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from polyrhythm.core import Cluster, Policy, all_stages
 from polyrhythm.core.placement import runtime_placement
+from polyrhythm.errors import RefusalError
 from polyrhythm.runtime.script.notices import refuse, script_line
 
 Against: TypeAlias = Literal["apart", "unequal"]
@@ -16,23 +17,26 @@ Against: TypeAlias = Literal["apart", "unequal"]
 
 APART = "workers that make steps of their own"
 
+LATE = "the switch to {} came before the script had done this, and steps that workers have made of their own stay made"
+
 
 class Objections:
     """Of one script.
 
     Args:
         later: whether workers make steps of their own in a later part of the policy.
+        switched: the policy in force, if the job has not begun with it.
 
     Example:
         >>> from polyrhythm.policies import parse_policy
-        >>> objections = Objections(lambda: False)
+        >>> objections = Objections(lambda: False, lambda: "")
         >>> objections.note("apart", "it steps by a metric", "train.py:3")
         >>> objections.to(parse_policy("switch:bsp@0.5,asp")), objections.to(parse_policy("local:4"))
         ('train.py:3: it steps by a metric', '')
     """
 
-    def __init__(self, later: Callable[[], bool]) -> None:
-        self._later = later
+    def __init__(self, later: Callable[[], bool], switched: Callable[[], str]) -> None:
+        self._later, self._switched = later, switched
         self._found: dict[Against, str] = {}
 
     def begin_again(self) -> None:
@@ -46,6 +50,12 @@ class Objections:
         """The line of the script that is running, or another `place`, stands against such policies."""
         if against not in self._found:
             self._found[against] = f"{place or script_line()}: {problem}"
+
+    def refusal(self, problem: str, place: str = "") -> RefusalError:
+        """The error of what the policy in force cannot follow; it may have come before anybody could know."""
+        if policy := self._switched():
+            problem = f"{problem} ({LATE.format(policy)})"
+        return refuse(problem, place)
 
     def foresee(self, problem: Callable[[str], str]) -> None:
         """Inside its loop the script has done what workers that make steps of their own cannot follow.

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
-from polyrhythm.runtime.script.notices import refuse, script_line, tell
+from polyrhythm.runtime.script.notices import script_line, tell
 from polyrhythm.runtime.script.objections import APART, Objections
 
 MADE_APART = (SequentialLR, ChainedScheduler, ReduceLROnPlateau)
@@ -217,7 +217,7 @@ class Schedules:
     def _heed(self, problem: Callable[[str], str]) -> None:
         """Refuse in the loop what workers cannot follow that make steps of their own, if there are any."""
         if self._apart():
-            raise refuse(problem(APART))
+            raise self._objections.refusal(problem(APART))
         if self._in_loop():
             self._objections.foresee(problem)
 

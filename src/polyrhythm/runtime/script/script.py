@@ -30,7 +30,7 @@ class AdaptedScript(ScriptFacts):
     """
 
     def __init__(self, rank: int, workers: int) -> None:
-        objections = Objections(lambda: self._training.later_apart)
+        objections = Objections(lambda: self._training.later_apart, lambda: self._training.switched_to)
         schedules = Schedules(
             lambda: self._training.apart,
             lambda: self._training.reached,

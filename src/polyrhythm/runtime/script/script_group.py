@@ -25,7 +25,7 @@ from polyrhythm.errors import GroupError, RefusalError
 from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, FinishedWork, GuardedWork, QuietWork, WaitedWork
 from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
 from polyrhythm.runtime.collectives.switchable_group import BETWEEN_TWO, SwitchGroup
-from polyrhythm.runtime.script.notices import callers, refuse, script_line, tell
+from polyrhythm.runtime.script.notices import callers, script_line, tell
 from polyrhythm.runtime.script.objections import APART, Objections
 
 BACKEND = "polyrhythm_script"
@@ -246,12 +246,15 @@ class OwnValues:
         self.followed: Followed | None = None
         """Until the next step; mostly there is nothing to follow."""
 
-    def check(self, name: str, outputs: list[Tensor], when: str, parameters: Iterable[Tensor]) -> None:
+    def check(
+        self, name: str, outputs: list[Tensor], when: str, parameters: Iterable[Tensor], objections: Objections
+    ) -> None:
         """A worker is about to have its own value, under a policy or after one."""
         place, shown = script_line(), name.strip("_").removesuffix("_base")
         if place in self._places:
             return
-        error = refuse(f"{shown} inside the step loop has no common value {when}; {SHARE_OR_MOVE}", place)
+        what = f"{shown} inside the step loop has no common value {when}; {SHARE_OR_MOVE}"
+        error = objections.refusal(what, place)
         if name not in OWN or takes_gradients(outputs, parameters):
             raise error
         self._places.add(place)

@@ -92,3 +92,9 @@ def test_a_coordinator_that_refuses_is_asked_a_few_times(monkeypatch: pytest.Mon
     assert [final for _, final in told] == [False, True]
     assert "rank 3 is not part of this job" in told[1][0]
     assert 2 <= len(server.met) <= 6
+
+
+def test_a_policy_is_refused_for_what_it_is_or_for_what_the_script_has_done() -> None:
+    assert heartbeat.refusal_of("ssp:3", heartbeat.no_objection) == ""
+    assert heartbeat.refusal_of("ssp:3", lambda policy: f"train.py:3: not {policy.spec}") == "train.py:3: not ssp:3"
+    assert heartbeat.refusal_of("nonsense", heartbeat.no_objection).startswith("unknown policy 'nonsense'")

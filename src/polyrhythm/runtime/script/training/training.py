@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from polyrhythm.core import Cluster, all_stages
 from polyrhythm.core.placement import apart_after
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data.handed import HandedData
@@ -234,7 +235,7 @@ class Training:
                 self._own_values.foresee(name, outputs, self.session.parameters, self._script.objections)
             return False
         when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
-        self._own_values.check(name, outputs, when, self.session.parameters)
+        self._own_values.check(name, outputs, when, self.session.parameters, self._script.objections)
         return True
 
     @property
@@ -295,6 +296,15 @@ class Training:
     def later_apart(self) -> bool:
         """Whether workers make steps of their own in a later part of the policy."""
         return self.session is not None and apart_after(self.session.asked, self.session.policy)
+
+    @property
+    def switched_to(self) -> str:
+        """The policy in force, if the job has not begun with it or a sequence of which it is a part."""
+        if self.session is None:
+            return ""
+        asked, policy = self.session.asked, self.session.policy
+        begun = {asked.spec, *(stage.policy.spec for stage in all_stages(asked, Cluster(1)))}
+        return "" if policy in begun else policy
 
     @property
     def reached(self) -> int:
