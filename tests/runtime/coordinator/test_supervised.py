@@ -12,8 +12,8 @@ from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.members.member import Member
-from polyrhythm.runtime.coordinator.phases.shares import check_shares
-from polyrhythm.runtime.coordinator.stages import Stages, check_own_data
+from polyrhythm.runtime.coordinator.phases.shares import check_own_data, check_shares
+from polyrhythm.runtime.coordinator.stages import Stages
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
 from tests.changing import STEPS, Changing, ChangingState

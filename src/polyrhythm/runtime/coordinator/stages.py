@@ -21,16 +21,22 @@ from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase
 from polyrhythm.runtime.coordinator.phases.measured import MeasuredPhase
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
-from polyrhythm.runtime.coordinator.phases.shares import check_shares
+from polyrhythm.runtime.coordinator.phases.shares import check_own_data, check_shares
 from polyrhythm.runtime.coordinator.phases.synchronous import SynchronousPhase
 from polyrhythm.runtime.wire.protocol import Confirmed
-from polyrhythm.runtime.wire.shard_protocol import NOT_ON_SERVERS
+from polyrhythm.runtime.wire.shard_protocol import NOT_APART, NOT_ON_SERVERS
 from polyrhythm.runtime.wire.tls.cover import check_cover
 
 log = logging.getLogger(__name__)
 
 NOTICES = 5
 """Lines about policies that are kept for those who ask how the job is."""
+
+UNABLE = {
+    NOT_ON_SERVERS: ("runs on parameter servers", {"servers"}),
+    NOT_APART: ("lets workers make steps of their own", {"servers", "coordinator"}),
+}
+"""By the term with which workers say why they cannot: what a policy does, and which placements do it."""
 
 LOST = "steps that %s abandons lose their mini-batches: the script reads its data itself; nobody hands them out again"
 
@@ -87,19 +93,23 @@ class Stages:
         if job.epoch < 0 or not job.is_known:
             check_cover(self.policy)
             return
-        self._check_servers(job)
+        self._check_placements(job)
         policy = self.stage(job).policy
         check_cover(policy)
         check_shares(policy, job)
         check_own_data(policy, job)
         answer_of(policy, "in init", policy.init, job.cluster(self._epochs))
 
-    def _check_servers(self, job: Job) -> None:
+    def _check_placements(self, job: Job) -> None:
+        """No part of the policy may run where the workers have said that they cannot."""
         cluster = job.cluster(self._epochs)
         stages = answer_of(self.policy, "in stages", all_stages, self.policy, cluster) or (self.stage(job),)
-        told = [member.ready.terms.get(NOT_ON_SERVERS) for member in job.members.values() if member.ready is not None]
-        if any(told) and any(runtime_placement(stage.policy) == "servers" for stage in stages):
-            raise PolicyError(f"policy {self.policy.spec} runs on parameter servers, but {next(filter(None, told))}")
+        placements = {runtime_placement(stage.policy) for stage in stages}
+        terms = [member.ready.terms for member in job.members.values() if member.ready is not None]
+        for term, (what, there) in UNABLE.items():
+            told = next(filter(None, (each.get(term) for each in terms)), None)
+            if told and not placements.isdisjoint(there):
+                raise PolicyError(f"policy {self.policy.spec} {what}, but {told}")
 
     def stage(self, job: Job) -> Stage:
         cluster, policy = replace(job.cluster(self._epochs), processed_samples=job.done_samples), self.policy
@@ -167,20 +177,6 @@ def begun(supervisor: Supervisor[Any], cluster: Cluster, job: Job) -> Any:
     except PolicyError as error:
         return answer_of(supervisor, "in bar", supervisor.bar, known, wanted, str(error))
     return known
-
-
-def check_own_data(policy: Policy[Any], job: Job) -> None:
-    """A job cannot cut the mini-batches of a script that reads them itself.
-
-    A script that begins under such a policy is refused by its worker, which knows the line.
-
-    Raises:
-        PolicyError: if the policy would.
-    """
-    if policy.traits.shares and any(member.ready.own for member in job.members.values() if member.ready):
-        raise PolicyError(
-            f"policy {policy.spec} deals the mini-batches of all in shares, but the script reads its data itself"
-        )
 
 
 def abandons(policy: Policy[Any]) -> bool:
