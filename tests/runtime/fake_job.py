@@ -16,8 +16,8 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot
 from polyrhythm.runtime.checkpoint.returned import JobState
+from polyrhythm.runtime.coordinator.members.proposal import nobody
 from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoordinator
-from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.wire import protocol as control
 from polyrhythm.runtime.wire.shard_protocol import GroupSettings
 from tests.runtime.fake_worker import ALONE, FakeWorker
@@ -39,6 +39,8 @@ class Settled:
 
 class FakeJob:
     """Office and world of the coordinator."""
+
+    against: Mapping[str, int] = {}  # policies that a script cannot follow, and which rank says so
 
     def __init__(
         self,
@@ -83,8 +85,7 @@ class FakeJob:
         """What ranks say about every policy that is proposed."""
         self.records: dict[tuple[tuple[Any, ...], int], control.MeasuredStep] = {}
         self.cuts: dict[int, int] = {}
-        planned = parse_policy(policy), workers
-        self.coordinator = RecoverableCoordinator(*planned, self, lambda: self.clock, epochs)
+        self.coordinator = RecoverableCoordinator(parse_policy(policy), workers, self, lambda: self.clock, epochs)
         if resumed is not None:
             self.coordinator.plan(parse_policy(resumed.policy), epochs)
             self.coordinator.resume(resumed)

@@ -54,7 +54,8 @@ class FakeWorker:
 
     def _live(self) -> Steps:
         for epoch in range(self.job.epochs):
-            self._tell(control.Ready(epoch, self.job.samples, self.job.batch_size, self.ahead))
+            script = 0 if self.job.against else None
+            self._tell(control.Ready(epoch, self.job.samples, self.job.batch_size, self.ahead, script=script))
             message = yield None
             while not isinstance(message, control.EpochDone):
                 message = yield from self._follow(message, epoch)
@@ -104,6 +105,9 @@ class FakeWorker:
         if runtime_placement(policy) == "every_rank":
             cluster = self.job.traces[-1][1]
             self.schedule = LocalSchedule(policy, cluster, phase.members, self.rank, phase.policy_state)
+        if phase.may_refuse and self.rank == self.job.against.get(phase.policy):
+            self._break(PolicyError("train.py:3: no"), 0)
+            return
         if phase.back_to is not None:
             self.held.clear()
             self.job.keep_state(phase.contributors)

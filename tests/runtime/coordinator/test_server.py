@@ -16,9 +16,9 @@ import pytest
 from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.connections import end_unbegun
+from polyrhythm.runtime.coordinator.members.proposal import nobody
 from polyrhythm.runtime.coordinator.process import prepare
 from polyrhythm.runtime.coordinator.server import MOST_BACKLOG, CoordinatorServer
-from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.coordinator.worker_acceptor import WorkerAcceptor
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.rendezvous import start_coordinator

@@ -224,11 +224,11 @@ def asked() -> Workers:
     return Workers()
 
 
-def choice(asked: Workers, first: str = "bsp") -> PolicyChoice:
-    """Of a job with two workers, under a policy that has begun."""
+def choice(asked: Workers, first: str = "bsp", script: int | None = None) -> PolicyChoice:
+    """Of a job with two workers, perhaps of an unmodified script, under a policy that has begun."""
     job = Job(2, asked, lambda: 0.0)  # type: ignore[arg-type]
     job.workload, job.epoch = Workload(100, 100), 0
-    job.members = {rank: Member(Ready(0, 100, batch_size=2)) for rank in range(2)}
+    job.members = {rank: Member(Ready(0, 100, batch_size=2, script=script)) for rank in range(2)}
     made = PolicyChoice(parse_policy(first), 1, job, asked.note)
     made.phase = 1
     made.begin(parse_policy(first))

@@ -12,11 +12,12 @@ from polyrhythm.errors import PolicyError
 from polyrhythm.policies import BSP, Balanced, parse_policy
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.members.member import Member
-from polyrhythm.runtime.coordinator.phases.shares import check_shares
-from polyrhythm.runtime.coordinator.stages import Stages, check_own_data
+from polyrhythm.runtime.coordinator.phases.shares import check_own_data, check_shares
+from polyrhythm.runtime.coordinator.stages import Stages
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
 from tests.changing import STEPS, Changing, ChangingState
+from tests.runtime.coordinator.test_coordinator import processed_once
 from tests.runtime.fake_job import FakeJob
 
 
@@ -27,6 +28,22 @@ def test_each_policy_runs_in_a_phase_of_its_own() -> None:
     assert specs[0] == "bsp"
     assert {"asp", "local:2"} <= {*specs}
     assert any(remark.startswith("asp made step") for remark in job.remarks)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_the_script_cannot_follow_is_not_tried_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker says so on the way into it, where nobody has made a step of it."""
+    monkeypatch.setattr(FakeJob, "against", {"asp": 2})
+    job = FakeJob("tests.changing:Changing", workers=3, samples=240, batch_size=4, epochs=2, seed=seed)
+    job.run({})
+    stepped = [trace.header.policy for trace in job.traced() if trace.entries]
+    assert "asp" not in stepped
+    assert {"bsp", "balanced", "local:2"} <= {*stepped}
+    assert job.coordinator.choice.stages.known.barred == {"asp"}
+    assert caplog.text.count("train.py:3: no; tests.changing:Changing goes on without asp") == 1
+    processed_once(job)
 
 
 def test_a_switch_of_somebody_else_ends_it() -> None:

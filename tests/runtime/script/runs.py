@@ -17,6 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.script.bootstrap import execute, main
 from polyrhythm.testing import cuda
@@ -103,13 +104,14 @@ def switched(
     policy: str = "bsp",
     ranks: int = 2,
     stand_in: bool = True,
+    refused: bool = False,
     **settings: Any,
 ) -> Run:
-    """The same, and `polyrhythm ctl` switches the policy when the first rank has made so many steps."""
+    """The same, and `polyrhythm ctl` switches the policy when the first rank has made so many steps; or is refused."""
     front = ("-m", "polyrhythm.testing.cuda") if stand_in else ()
     command = (*front, str(SCRIPTS / script), *arguments)
     name = f"test-{uuid.uuid4().hex}"
-    start = partial(main_with_switches, name, switches)
+    start = partial(main_with_switches, name, switches, refused)
     store = meeting_point()
     with job(play, ranks, folder, ranks, store.port, start, command, policy=policy, name=name, **settings) as running:
         outcomes = running.ranks.join(LIMIT_S)
@@ -123,14 +125,22 @@ def meeting_point() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def main_with_switches(name: str, switches: dict[int, str], command: tuple[str, ...]) -> int:
+def main_with_switches(name: str, switches: dict[int, str], refused: bool, command: tuple[str, ...]) -> int:
     """Run a script, and ask from outside of it for another policy after some of its steps."""
     steps = Counter[Optimizer]()
 
     def switch(optimizer: Optimizer, *_: Any) -> None:
         steps[optimizer] += 1  # which may also be one of our own
         if optimizer is next(iter(steps)) and (policy := switches.get(steps[optimizer])):
+            ask(policy)
+
+    def ask(policy: str) -> None:
+        try:
             steer.switch(steer.at(name), policy)
+        except UsageError as error:
+            if not refused:
+                raise
+            print(error, file=sys.stderr)
 
     if os.environ["RANK"] == "0":
         register_optimizer_step_post_hook(switch)

@@ -1,5 +1,6 @@
 """Which calls of a scheduler follow the job, and which are refused, by fakes of the job."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ from torch.optim.lr_scheduler import (
 )
 
 from polyrhythm.errors import RefusalError
+from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.script.schedulers import MOST_BEYOND, Schedules
+from polyrhythm.runtime.script.training.objections import Objections
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")  # no optimizer makes a step here
 
@@ -35,6 +38,7 @@ class Job:
     together: bool = False
     inside: bool = True
     later: bool = False
+    switched: str = ""
 
 
 @pytest.fixture
@@ -43,12 +47,18 @@ def job() -> Job:
 
 
 @pytest.fixture
-def schedules(job: Job, monkeypatch: pytest.MonkeyPatch) -> Schedules:
+def objections(job: Job) -> Objections:
+    return Objections(lambda: job.later, lambda: job.switched)
+
+
+@pytest.fixture
+def schedules(job: Job, objections: Objections, monkeypatch: pytest.MonkeyPatch) -> Schedules:
     for kind in (LRScheduler, *LRScheduler.__subclasses__()):
         for name in {"__init__", "step"} & set(vars(kind)):
             monkeypatch.setattr(kind, name, vars(kind)[name])
     batch = lambda: (job.reached, job.inside)  # noqa: E731
-    made = Schedules(lambda: job.apart, lambda: job.reached, lambda: job.together, batch, lambda: job.later)
+    in_loop = lambda: job.inside  # noqa: E731
+    made = Schedules(lambda: job.apart, lambda: job.reached, lambda: job.together, batch, in_loop, objections)
     made.patch()
     return made
 
@@ -166,6 +176,11 @@ def test_a_call_by_an_argument_is_refused_where_workers_step_apart(
     job.apart = True
     with pytest.raises(RefusalError, match=rf"\.step with an argument inside the step loop; .*{remedy}"):
         scheduler.step(1)
+    job.switched = "asp"
+    with pytest.raises(
+        RefusalError, match=rf"{remedy}.* \(the switch to asp came before the script had done this, and"
+    ):
+        scheduler.step(1)
     job.apart = False
     scheduler.step(1)
     assert isinstance(scheduler, ReduceLROnPlateau) or scheduler.last_epoch == 1
@@ -182,6 +197,36 @@ def test_what_a_later_part_of_the_policy_refuses_is_refused_before_half_of_the_w
     said = "inside the step loop.*; workers that make steps of their own, as in a later part of the policy, would each"
     with pytest.raises(RefusalError, match=said):
         scheduler.step(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "calls", "said"),
+    [
+        ((0.5,), 1, "with an argument inside the step loop"),
+        ((), 1, "inside the step loop, but not with every step"),
+        ((), 2, "inside the step loop, and more than once a step"),
+    ],
+)
+def test_what_a_script_does_while_ranks_step_together_stands_against_steps_of_their_own(
+    job: Job, schedules: Schedules, objections: Objections, arguments: tuple[float, ...], calls: int, said: str
+) -> None:
+    job.together, job.inside = True, False
+    scheduler = fraction(optimizer())
+    if calls == 2:
+        scheduler.step()
+    schedules.settle(stretched=False)
+    job.reached = 1
+    for _ in range(calls):
+        scheduler.step(*arguments)  # type: ignore[arg-type]
+    assert objections.to(parse_policy("asp")) == "", "it is not in the loop"
+    job.reached, job.inside = 2, True
+    for _ in range(calls):
+        scheduler.step(*arguments)  # type: ignore[arg-type]
+    line = objections.to(parse_policy("switch:bsp@0.5,asp"))
+    assert re.match(rf"\S+test_stepped.py:\d+: CosineAnnealingWarmRestarts.step {said}; workers that", line)
+    assert objections.to(parse_policy("local:4")) == ""
+    objections.begin_again()
+    assert objections.to(parse_policy("asp")) == ""
 
 
 def test_a_call_by_none_is_one_without_an_argument(job: Job, schedules: Schedules) -> None:

@@ -75,6 +75,14 @@ def test_workers_that_run_apart_are_refused() -> None:
     assert all(message in outcome.traceback for outcome in outcomes)
 
 
+@pytest.mark.parametrize("policy", ["asp", "esync", "switch:bsp@0.9,asp"])
+def test_a_switch_to_workers_that_run_apart_is_refused(policy: str) -> None:
+    """The job goes on as it was."""
+    found = run_job(read, WORKERS, "bsp", policy, policy="bsp", epochs=2)
+    assert [(result["policy"], result["phase"]) for result in found] == [("bsp", 1)] * WORKERS
+    assert torch.equal(found[0]["model"], found[1]["model"])
+
+
 def test_batches_keep_their_form() -> None:
     batch = (torch.zeros(2), {"a": [torch.ones(2, 3)]})
     parts = [2 * part for part in tensors_of(batch)]

@@ -94,6 +94,8 @@ def refusal(
             return f"early, but makes no steps in phase {number}"
         case CollectiveFailed(phase=number) if number == mode.number and worker not in members:
             return f"but is no member of phase {number}"
+        case CollectiveFailed(phase=number, broken=True) if number == mode.number and entering and job.may_refuse:
+            return ""
         case CollectiveFailed(phase=number) if number == mode.number and not (mode.on_workers or entering):
             return f"but nothing is exchanged in phase {number}"
     return mode.refusal(worker, message)

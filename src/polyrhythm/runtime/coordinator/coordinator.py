@@ -143,12 +143,12 @@ class Coordinator:
         self._forget(worker, reason)
         if self._stepping and was_present:
             self._lost_while_stepping(worker, member, reason)
+        self.choice.lost(worker)  # which may want another phase
         self._go_on_if_standing()
         self._meet()
         self._go_on_if_standing()
 
     def _forget(self, worker: int, reason: LeftReason) -> None:
-        self.choice.lost(worker)
         self._state.forget(worker, reason)
         self._rollback.forget(worker)
 
@@ -288,7 +288,7 @@ class Coordinator:
 
     def _collective_failed(self, worker: int, message: CollectiveFailed) -> None:
         if message.broken:
-            self.job.policy_failed(PolicyError(message.detail))
+            self.choice.fail(PolicyError(message.detail), None if self.entry is None else self.policy)
         elif self.entry is None or not self.entry.knows(message.detail):
             log.warning("rank %d: exchange failed after step %d: %s", worker, message.completed, message.detail)
         if self.entry is not None:
@@ -340,8 +340,8 @@ class Coordinator:
         self._mode.serve(self.choice.stages.stage(self.job), self.job.observe is not None)
         self._phase_members = self.job.present
         source = (contributors or self._phase_members)[0]
-        saves = self.snapshots.open(source)
-        meets, uploads = self._mode.on_workers or bool(contributors or saves), state == "upload"
+        saves, uploads = self.snapshots.open(source), state == "upload"
+        meets = self.choice.enter(self.policy) or self._mode.on_workers or bool(contributors or saves)
         awaited, uploader = self._phase_members if meets else (source,) * uploads, source if uploads else None
         self.entry = PhaseEntry(awaited, uploader, self._mode.on_workers, self._rollback.goes_back)
         self.note("entering")

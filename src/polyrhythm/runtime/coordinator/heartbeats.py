@@ -72,10 +72,12 @@ class Heartbeats(LoopThread):
     def __contains__(self, worker: object) -> bool:
         return worker in self._connections
 
-    def expect(self, worker: int, channel: Channel, loop: Loop) -> HeartbeatConnection:
-        """The handler of a channel that `loop` serves until its next turn, and this thread after it."""
+    def expect(
+        self, worker: int, channel: Channel, loop: Loop, taken: Callable[[], None] = lambda: None
+    ) -> HeartbeatConnection:
+        """The handler of a channel that `loop` serves until its next turn, and this thread after it; then `taken`."""
         connection = self._connections[worker] = HeartbeatConnection(worker, channel, self._answered)
-        loop.call_later(0.0, partial(self._take, connection, loop))
+        loop.call_later(0.0, partial(self._take, connection, loop, taken))
         return connection
 
     def silent_since(self, time_s: float) -> list[int]:
@@ -106,11 +108,12 @@ class Heartbeats(LoopThread):
         if connection is not None:
             self._do(connection.channel.close)
 
-    def _take(self, connection: HeartbeatConnection, loop: Loop) -> None:
+    def _take(self, connection: HeartbeatConnection, loop: Loop, taken: Callable[[], None]) -> None:
         channel = connection.channel
         if not channel.closed:
             loop.release(channel)
             self._do(partial(self.loop.add, channel, connection))
+            taken()
 
     def _do(self, task: Callable[[], None]) -> None:
         if self.ident is None:

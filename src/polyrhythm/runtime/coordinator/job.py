@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from polyrhythm.core import Cluster, Decisions, Event, Ledger, LeftReason, Policy
 from polyrhythm.core.shards import ShardedWorkload, Shards
 from polyrhythm.core.workload import UNKNOWN, SampleRange, Workload
@@ -60,9 +58,9 @@ class Job:
     made again because a coordinator had died. `before` and `begun` are as in `Position`. `runs_policy_files` says
     whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
     policy in force has failed; it raises the error if no other can take its place. `observe`, if anybody watches, is
-    shown all that the policy in force is told and decides. `hears` and `weighs` are as in `Phase`, `script` in `Ready`.
-    `settled` is called when all have in their replicas what any of them had before they met, `merging` before replicas
-    are told to meet, `chosen` when another policy has been chosen for the job, before anybody is told.
+    shown all that the policy in force is told and decides. `hears`, `weighs` and `may_refuse` are as in `Phase`,
+    `script` in `Ready`. `settled` is called when all have in their replicas what any of them had before they met,
+    `merging` before replicas are told to meet, `chosen` when another policy is chosen for the job, before all are told.
     """
 
     planned: int
@@ -95,6 +93,7 @@ class Job:
     observe: Callable[[Policy[Any], Event, Decisions], None] | None = None
     hears: bool = False
     weighs: bool = False
+    may_refuse: bool = False
     told_rest: bool = False
     alarms: int = 0
     """Those that policies have asked for and that have not come yet."""
@@ -310,12 +309,11 @@ class Job:
         keeps: bool,
     ) -> Iterator[tuple[int, Phase]]:
         """What these workers are told of a phase; see `Phase`."""
-        cluster, members = self.cluster(epochs), self.present
-        samples = self.workload.dataset_samples
-        counts = cluster.batch_size, cluster.workload_samples, cluster.processed_samples, samples, back_to
+        cluster, members, samples = self.cluster(epochs), self.present, self.workload.dataset_samples
+        sizes = cluster.batch_size, cluster.workload_samples, cluster.processed_samples, samples, back_to
+        how: Any = {"hears": self.hears, "weighs": self.weighs, "may_refuse": self.may_refuse}
         for worker in workers:
-            phase = Phase(number, policy, members, source, contributors, flow, self.version, *counts)
-            yield worker, msgspec.structs.replace(phase, hears=self.hears, weighs=self.weighs, keeps=keeps)
+            yield worker, Phase(number, policy, members, source, contributors, flow, self.version, *sizes, keeps, **how)
 
     def tell_loss(self, worker: int, reason: LeftReason, where: str) -> None:
         """Say that a worker is gone; in the log more quietly if it was through."""

@@ -23,13 +23,13 @@ from polyrhythm.runtime.checkpoint.returned import AskState, JobState, Returned
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
 from polyrhythm.runtime.coordinator.connections import ControlAcceptor, Controllers, LastWord, end_unbegun, open_store
 from polyrhythm.runtime.coordinator.heartbeats import HangWatch, HeartbeatConnection, Heartbeats
+from polyrhythm.runtime.coordinator.members.proposal import nobody
 from polyrhythm.runtime.coordinator.monitor import JobMonitor
 from polyrhythm.runtime.coordinator.recorder import JobRecorder, policy_figures
 from polyrhythm.runtime.coordinator.recovery.keeper import SERVER_LOST
 from polyrhythm.runtime.coordinator.recovery.recoverable import RecoverableCoordinator
 from polyrhythm.runtime.coordinator.recovery.service import JobRecovery
 from polyrhythm.runtime.coordinator.recovery.standby_link import StandbyLink
-from polyrhythm.runtime.coordinator.stages import nobody
 from polyrhythm.runtime.coordinator.worker_acceptor import WorkerAcceptor
 from polyrhythm.runtime.server.pushes import PushMatcher
 from polyrhythm.runtime.server.server_reduce import SumAcceptor
@@ -94,8 +94,7 @@ class CoordinatorServer:
 
     Args:
         config: of the job; completed by the arguments of the first worker's session.
-        listeners: bound to `coordinator_address`, so that a second job of the same id has failed before, and to
-            `listen`.
+        listeners: bound to `coordinator_address`, where a second job of the same id has failed before, and to `listen`.
 
     Raises:
         UsageError: for a policy that cannot be read, or an address that cannot be listened on.
@@ -108,8 +107,7 @@ class CoordinatorServer:
         self.loop, self.heartbeats = Loop(), Heartbeats(self._answered)
         planned = parse_policy(config.policy), config.workers
         self.coordinator = RecoverableCoordinator(*planned, self, self.elapsed, config.epochs)
-        complete = partial(self.act, self.coordinator.receive)
-        pushes = PushMatcher(complete) if config.shards > 1 else None
+        pushes = PushMatcher(partial(self.act, self.coordinator.receive)) if config.shards > 1 else None
         self.shards = ShardGroup(config.shards, pushes, config.compensation)
         self.started_s = time.monotonic()
         self._ended, self._ending, self._over, self.broken = "", False, False, False
@@ -127,8 +125,9 @@ class CoordinatorServer:
             self.recorder.mend(self.coordinator.phase)
             self.checkpoints.go_on(config)
         # Before anything that has threads, as they are forked.
-        told = memory, self._recovery.restored
-        self._addresses = self.shards.start_processes(config, self.loop, self._shard_lost, *told)
+        self._addresses = self.shards.start_processes(
+            config, self.loop, self._shard_lost, memory, self._recovery.restored
+        )
         self._store = open_store(config.listen)
         self._open_acceptors(listeners)
         self.loop.call_later(config.patience_s, self._give_up_waiting)
@@ -308,7 +307,8 @@ class CoordinatorServer:
             return SumAcceptor(self.shards.sums, channel)
         if hello.rank in self.heartbeats:
             raise UsageError(f"the heartbeat of rank {hello.rank} is here already")
-        return self.heartbeats.expect(hello.rank, channel, self.loop)
+        asks = partial(self.act, self.coordinator.choice.ask_again, hello.rank)
+        return self.heartbeats.expect(hello.rank, channel, self.loop, asks)
 
     def _admit_worker(self, channel: Channel, hello: Hello) -> WorkerAcceptor:
         self._recovery.check_training(hello.trainings)

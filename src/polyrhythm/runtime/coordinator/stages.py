@@ -6,9 +6,9 @@ the share is applied. Both happen in the middle of an epoch.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor, all_stages
 from polyrhythm.core.driver import answer_of, wanted_by
@@ -16,14 +16,15 @@ from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError, SpecError, UsageError
 from polyrhythm.policies import is_built_in, parse_loaded_policy, parse_policy
 from polyrhythm.runtime.coordinator.job import Job
+from polyrhythm.runtime.coordinator.members.proposal import Proposal, SwitchAnswer, may_object, nobody
 from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase
 from polyrhythm.runtime.coordinator.phases.measured import MeasuredPhase
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
-from polyrhythm.runtime.coordinator.phases.shares import check_shares
+from polyrhythm.runtime.coordinator.phases.shares import check_own_data, check_shares
 from polyrhythm.runtime.coordinator.phases.synchronous import SynchronousPhase
 from polyrhythm.runtime.wire.protocol import Confirmed
-from polyrhythm.runtime.wire.shard_protocol import NOT_ON_SERVERS
+from polyrhythm.runtime.wire.shard_protocol import NOT_APART, NOT_ON_SERVERS
 from polyrhythm.runtime.wire.tls.cover import check_cover
 
 log = logging.getLogger(__name__)
@@ -31,14 +32,13 @@ log = logging.getLogger(__name__)
 NOTICES = 5
 """Lines about policies that are kept for those who ask how the job is."""
 
+UNABLE = {
+    NOT_ON_SERVERS: ("runs on parameter servers", {"servers"}),
+    NOT_APART: ("lets workers make steps of their own", {"servers", "coordinator"}),
+}
+"""By the term with which workers say why they cannot: what a policy does, and which placements do it."""
+
 LOST = "steps that %s abandons lose their mini-batches: the script reads its data itself; nobody hands them out again"
-
-SwitchAnswer: TypeAlias = Callable[[str], None]
-"""Hears why a policy is refused, or nothing if it is not."""
-
-
-def nobody(refusal: str) -> None:
-    """Whoever wants a policy and does not listen."""
 
 
 def read_policy(spec: str, *, files: bool) -> Policy[Any]:
@@ -93,19 +93,23 @@ class Stages:
         if job.epoch < 0 or not job.is_known:
             check_cover(self.policy)
             return
-        self._check_servers(job)
+        self._check_placements(job)
         policy = self.stage(job).policy
         check_cover(policy)
         check_shares(policy, job)
         check_own_data(policy, job)
         answer_of(policy, "in init", policy.init, job.cluster(self._epochs))
 
-    def _check_servers(self, job: Job) -> None:
+    def _check_placements(self, job: Job) -> None:
+        """No part of the policy may run where the workers have said that they cannot."""
         cluster = job.cluster(self._epochs)
         stages = answer_of(self.policy, "in stages", all_stages, self.policy, cluster) or (self.stage(job),)
-        told = [member.ready.terms.get(NOT_ON_SERVERS) for member in job.members.values() if member.ready is not None]
-        if any(told) and any(runtime_placement(stage.policy) == "servers" for stage in stages):
-            raise PolicyError(f"policy {self.policy.spec} runs on parameter servers, but {next(filter(None, told))}")
+        placements = {runtime_placement(stage.policy) for stage in stages}
+        terms = [member.ready.terms for member in job.members.values() if member.ready is not None]
+        for term, (what, there) in UNABLE.items():
+            told = next(filter(None, (each.get(term) for each in terms)), None)
+            if told and not placements.isdisjoint(there):
+                raise PolicyError(f"policy {self.policy.spec} {what}, but {told}")
 
     def stage(self, job: Job) -> Stage:
         cluster, policy = replace(job.cluster(self._epochs), processed_samples=job.done_samples), self.policy
@@ -150,9 +154,17 @@ class Stages:
                 runtime_placement(wanted)
                 self.try_out(job)
             except PolicyError as error:
-                self.known = answer_of(supervisor, "in bar", supervisor.bar, self.known, wanted, str(error))
+                self.bar(wanted, str(error))
         remark, self._remark = self._remark, answer_of(supervisor, "in remark", supervisor.remark, self.known)
         return self._remark if self._remark != remark else ""
+
+    def bar(self, policy: Policy[Any], reason: str) -> bool:
+        """Tell a supervisor that a policy cannot run here; whether there is one that wants it."""
+        supervisor, known = self.policy, self.known
+        if not isinstance(supervisor, Supervisor) or known is None or wanted_by(supervisor, known) != policy:
+            return False
+        self.known = answer_of(supervisor, "in bar", supervisor.bar, known, policy, reason)
+        return True
 
 
 def begun(supervisor: Supervisor[Any], cluster: Cluster, job: Job) -> Any:
@@ -167,62 +179,17 @@ def begun(supervisor: Supervisor[Any], cluster: Cluster, job: Job) -> Any:
     return known
 
 
-def check_own_data(policy: Policy[Any], job: Job) -> None:
-    """A job cannot cut the mini-batches of a script that reads them itself.
-
-    A script that begins under such a policy is refused by its worker, which knows the line.
-
-    Raises:
-        PolicyError: if the policy would.
-    """
-    if policy.traits.shares and any(member.ready.own for member in job.members.values() if member.ready):
-        raise PolicyError(
-            f"policy {policy.spec} deals the mini-batches of all in shares, but the script reads its data itself"
-        )
-
-
 def abandons(policy: Policy[Any]) -> bool:
     """Whether it ends steps in flight: it cancels them, or stops workers that do not wait for its answers."""
     return policy.traits.cancels or not policy.traits.waits
 
 
-class Proposal:
-    """A policy that members are asked about before the job switches to it.
-
-    Args:
-        number: of the proposal, for answers.
-        policy: what they are to run.
-        members: who is asked.
-        tell: told why the policy is refused, or nothing if it is not.
-    """
-
-    def __init__(self, number: int, policy: Policy[Any], members: Iterable[int], tell: SwitchAnswer) -> None:
-        self.number, self.policy = number, policy
-        self._awaited, self._tells = set(members), [tell]
-
-    @property
-    def answered(self) -> bool:
-        return not self._awaited
-
-    def also(self, tell: SwitchAnswer) -> None:
-        """Somebody else wants the same policy."""
-        self._tells.append(tell)
-
-    def answer(self, worker: int) -> None:
-        """This worker can run the policy, or is gone."""
-        self._awaited.discard(worker)
-
-    def end(self, refusal: str = "") -> None:
-        for tell in self._tells:
-            tell(refusal)
-
-
 class PolicyChoice:
     """Which policy the job runs, which it may switch to, and which it goes back to.
 
-    A switch has two steps. All workers are asked whether they have the policy, unless it is built in; one that has not
-    is enough to refuse it, and the job goes on as it was. A policy that fails when it is in force gives way to the one
-    before it.
+    A switch has two steps. All workers are asked whether they have the policy, unless it is built in, and whether what
+    an unmodified script has done so far stands against it. One refusal is enough, and the job goes on as it was. A
+    policy that fails when it is in force, or that a worker refuses on the way into it, gives way to the one before it.
 
     Args:
         policy: the first one.
@@ -255,6 +222,16 @@ class PolicyChoice:
     def spec(self) -> str:
         """Of the policy that was chosen, perhaps a sequence."""
         return self.stages.policy.spec
+
+    def enter(self, policy: Policy[Any]) -> bool:
+        """A phase opens under this policy; whether a worker may refuse it, since another can come in its place.
+
+        What a script has done is known best to its worker, and best of all when it stands.
+        """
+        wanted = isinstance(self.stages.policy, Supervisor) and policy != self.stages.policy
+        gives_way = wanted or self._before not in (None, self.stages.policy)
+        self._job.may_refuse = gives_way and may_object(self._job.members.values())
+        return self._job.may_refuse
 
     def chooser(self, policy: Policy[Any], ends: bool) -> str:
         """Spec of the policy that has put this one in force, which `ends` soon; empty if it is the same."""
@@ -290,6 +267,7 @@ class PolicyChoice:
 
     def begin(self, policy: Policy[Any]) -> None:
         """The steps of a phase begin under this policy, perhaps a part of the one that was chosen."""
+        self._job.may_refuse = False
         if policy == self.wanted():
             self._began = self.stages.policy
         ending = [each.spec for each in (self.stages.policy, policy) if abandons(each)]
@@ -303,7 +281,7 @@ class PolicyChoice:
             self._proposal.also(tell)
             return
         self._refuse(f"{policy.spec} was asked for before all had answered")
-        asks = policy != self.stages.policy and not is_built_in(policy)
+        asks = policy != self.stages.policy and (not is_built_in(policy) or may_object(self._job.members.values()))
         self._proposals += 1
         self._proposal = Proposal(self._proposals, policy, self._job.members if asks else (), tell)
         try:
@@ -338,19 +316,35 @@ class PolicyChoice:
             self._proposal.answer(worker)
             self._adopt_if_confirmed()
 
-    def fail(self, error: PolicyError) -> None:
+    def ask_again(self, worker: int) -> None:
+        """This worker can be asked only now; others may hear the question twice."""
+        if self._proposal is not None and self._proposal.awaits(worker):
+            self._job.effects.propose(self._proposal.number, self._proposal.policy.spec)
+
+    def fail(self, error: PolicyError, entered: Policy[Any] | None = None) -> None:
         """The policy in force has failed; the one before it goes on. Several may find it out in one phase.
+
+        Args:
+            error: what is wrong with it.
+            entered: the policy of a phase that a worker could not enter; a policy that has put it in force puts
+                another one in its place.
 
         Raises:
             PolicyError: if there is none.
         """
         if self._failed_in == self.phase:
             return
+        if entered is not None and self.stages.bar(entered, str(error)):
+            self._failed_in = self.phase
+            self._notice(f"{error}; {self.spec} goes on without {entered.spec}")
+            self._changed(self.wanted(), True)
+            return
         before, failed = self._before, self.stages.policy
         if before is None or before == failed:
             raise error
         self._before, self._failed_in = None, self.phase
-        self._notice(f"{error}; {failed.spec} is out of force, and {before.spec} goes on")
+        ends = f"{failed.spec} is out of force" if entered is None else f"{entered.spec} does not begin"
+        self._notice(f"{error}; {ends}, and {before.spec} goes on")
         self.take(before)
         self._changed(before, True)
         self._job.chosen()

@@ -18,7 +18,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
-from polyrhythm.runtime.script.notices import refuse, script_line, tell
+from polyrhythm.runtime.script.notices import script_line, tell
+from polyrhythm.runtime.script.training.objections import APART, Objections
 
 MADE_APART = (SequentialLR, ChainedScheduler, ReduceLROnPlateau)
 """Those of torch that are made without `LRScheduler.__init__`."""
@@ -35,7 +36,8 @@ class Schedules:
         reached: steps that the script alone would have made by now, since the session began.
         together: whether every rank of a script with ranks has made each step so far.
         batch: the number of this worker's latest mini-batch, and whether the script is inside its loop over them.
-        later: whether workers make steps of their own inside the loop in a later part of the policy.
+        in_loop: whether the script is in the loop that makes its steps.
+        objections: told what workers cannot follow that make steps of their own.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class Schedules:
         reached: Callable[[], int],
         together: Callable[[], bool],
         batch: Callable[[], tuple[int, bool]],
-        later: Callable[[], bool],
+        in_loop: Callable[[], bool],
+        objections: Objections,
     ) -> None:
-        self._apart, self._reached, self._together, self._batch, self._later = apart, reached, together, batch, later
+        self._apart, self._reached, self._together, self._batch = apart, reached, together, batch
+        self._in_loop, self._objections = in_loop, objections
         self._known: WeakSet[LRScheduler] = WeakSet()
         self._calls: Counter[LRScheduler] = Counter()
         self._beyond: Counter[LRScheduler] = Counter()
@@ -160,51 +164,62 @@ class Schedules:
         if scheduler in self._made:
             reached = self._reached()
             if self._together():
+                self._note_batch(scheduler)
                 self._run(call)
                 self._made[scheduler] = reached
             else:
                 self._follow_job(scheduler, call, reached)
             return
-        if who := self._who_differs():
-            raise refuse(
+        self._heed(
+            lambda who: (
                 f"{type(scheduler).__name__}.step inside the step loop, but not with every step; {who} would each "
                 "count another schedule. Step it once a step, or once an epoch"
             )
+        )
         self._calls[scheduler] += 1
         self._places.setdefault(scheduler, script_line())
         self._run(call)
 
     def _follow_job(self, scheduler: LRScheduler, call: Callable[[], None], reached: int) -> None:
         last = self._before if reached == self._now else self._now  # a script may step it before its optimizer
-        batch, inside = self._batch()
-        if self._at.get(scheduler) != batch:
-            self._at[scheduler] = batch
+        if self._note_batch(scheduler):
             self._step_to(scheduler, reached, max(self._made[scheduler], last))
             return
-        if self._apart():
-            raise refuse(
-                f"{type(scheduler).__name__}.step inside the step loop, and more than once a step; workers that make "
-                "steps of their own would each count another schedule. Step it once a step, or use bsp"
-            )
+        _, inside = self._batch()
         for _ in range(reached - last if inside else 1):
             self._run(call)
 
+    def _note_batch(self, scheduler: LRScheduler) -> bool:
+        """Whether it is stepped for the first time with the mini-batch at hand."""
+        batch, _ = self._batch()
+        if self._at.get(scheduler) != batch:
+            self._at[scheduler] = batch
+            return True
+        self._heed(
+            lambda who: (
+                f"{type(scheduler).__name__}.step inside the step loop, and more than once a step; {who} would each "
+                "count another schedule. Step it once a step, or use bsp"
+            )
+        )
+        return False
+
     def _step_by_argument(self, scheduler: LRScheduler, call: Callable[[], None]) -> None:
-        if who := self._who_differs():
-            each_step = "once a step without arguments, with its lengths in steps, or "
-            remedy = "" if isinstance(scheduler, ReduceLROnPlateau) else each_step
-            raise refuse(
+        each_step = "once a step without arguments, with its lengths in steps, or "
+        remedy = "" if isinstance(scheduler, ReduceLROnPlateau) else each_step
+        self._heed(
+            lambda who: (
                 f"{type(scheduler).__name__}.step with an argument inside the step loop; {who} would each give "
                 f"another. Step it {remedy}once an epoch, after the loop, or use bsp"
             )
+        )
         self._run(call)
 
-    def _who_differs(self) -> str:
-        """Workers that make steps of their own, if there are any: half a job is lost if later ones are refused then."""
-        who = "workers that make steps of their own"
+    def _heed(self, problem: Callable[[str], str]) -> None:
+        """Refuse in the loop what workers cannot follow that make steps of their own, if there are any."""
         if self._apart():
-            return who
-        return f"{who}, as in a later part of the policy," if self._later() else ""
+            raise self._objections.refusal(problem(APART))
+        if self._in_loop():
+            self._objections.foresee(problem)
 
     def _step_to(self, scheduler: LRScheduler, reached: int, start: int) -> None:
         for _ in range(start, reached):

@@ -12,6 +12,7 @@ from polyrhythm.runtime.script.children import Children
 from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.notices import asked_by_us, refuse, tell
 from polyrhythm.runtime.script.schedulers import Schedules
+from polyrhythm.runtime.script.training.objections import Objections
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.session import ScriptSession
 from polyrhythm.runtime.script.training.session_start import renew
@@ -29,14 +30,16 @@ class AdaptedScript(ScriptFacts):
     """
 
     def __init__(self, rank: int, workers: int) -> None:
+        objections = Objections(lambda: self._training.later_apart, lambda: self._training.switched_to)
         schedules = Schedules(
             lambda: self._training.apart,
             lambda: self._training.reached,
             lambda: self._training.together,
             lambda: self._training.batch,
-            lambda: self._training.later_apart,
+            lambda: self._training.in_loop,
+            objections,
         )
-        super().__init__(rank, workers, schedules)
+        super().__init__(rank, workers, schedules, objections)
         self.children = Children()
         self._training = Training(self, self, self.forward)
 
@@ -160,6 +163,7 @@ class AdaptedScript(ScriptFacts):
         tell(f"training number {self.trainings + 1} begins, as a job of its own")
         renew(self.lanes, self.optimizers)
         self.schedules.begin_again()
+        self.objections.begin_again()
         self.loaders.begin_again()
         self._training = Training(self, self, self.forward)
 

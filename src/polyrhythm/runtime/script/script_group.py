@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from types import FrameType
@@ -25,7 +25,8 @@ from polyrhythm.errors import GroupError, RefusalError
 from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, FinishedWork, GuardedWork, QuietWork, WaitedWork
 from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
 from polyrhythm.runtime.collectives.switchable_group import BETWEEN_TWO, SwitchGroup
-from polyrhythm.runtime.script.notices import refuse, script_line, tell
+from polyrhythm.runtime.script.notices import callers, script_line, tell
+from polyrhythm.runtime.script.training.objections import APART, Objections
 
 BACKEND = "polyrhythm_script"
 
@@ -45,6 +46,11 @@ MISTAKEN = "all ranks must call the same collectives with the same tensors, with
 
 FROM_GLOO = "gloo/"
 """In the messages of gloo's own errors, which name its file; those of torch about arguments do not."""
+
+SHARE_OR_MOVE = "use policies in synchronous mode (bsp, local), or do it after the loop"
+
+DIFFERENTIATED = ("torch/nn/modules/_functions.py", "torch/distributed/nn/functional.py")
+"""Files of torch whose collectives are part of a forward or backward pass, as those of SyncBatchNorm."""
 
 SHORTEST_S, LONGEST_S = 5e-5, 0.01
 """Pauses between two looks whether a collective is over; each is twice as long as that before."""
@@ -243,23 +249,34 @@ class OwnValues:
         self.followed: Followed | None = None
         """Until the next step; mostly there is nothing to follow."""
 
-    def check(self, name: str, outputs: list[Tensor], when: str, parameters: Iterable[Tensor]) -> None:
+    def check(
+        self, name: str, outputs: list[Tensor], when: str, parameters: Iterable[Tensor], objections: Objections
+    ) -> None:
         """A worker is about to have its own value, under a policy or after one."""
         place, shown = script_line(), name.strip("_").removesuffix("_base")
         if place in self._places:
             return
-        error = refuse(
-            f"{shown} inside the step loop has no common value {when}; use policies in synchronous mode (bsp, "
-            "local), or do it after the loop",
-            place,
-        )
-        trained = {key(each) for p in parameters for each in (p, p.grad) if each is not None}
-        if name not in OWN or any(key(tensor) in trained for tensor in outputs):
+        what = f"{shown} inside the step loop has no common value {when}; {SHARE_OR_MOVE}"
+        error = objections.refusal(what, place)
+        if name not in OWN or takes_gradients(outputs, parameters):
             raise error
         self._places.add(place)
         tell(f"{shown} inside the step loop gives each worker its own value {when}", place)
         if name != "barrier" and not all(map(counts, outputs)):
             self._follow(outputs, error)
+
+    def foresee(self, name: str, outputs: list[Tensor], parameters: Sequence[Tensor], objections: Objections) -> None:
+        """A collective of workers that make all steps together; what others could not have stands against them.
+
+        What becomes of its result is not followed here.
+        """
+        if objections.knows("apart"):
+            return
+        call = f"{name.strip('_').removesuffix('_base')} inside the step loop"
+        if name not in OWN or takes_gradients(outputs, parameters):
+            objections.foresee(lambda who: f"{call}, for which {who} have no common value; {SHARE_OR_MOVE}")
+        elif is_differentiated() or (name != "barrier" and takes_all(outputs, parameters)):
+            objections.note("apart", f"{call}, for which {APART} have no common value; {SHARE_OR_MOVE}")
 
     def stepped(self, followed: "Followed") -> None:
         """A step is made, in which nothing has come of what is followed."""
@@ -313,6 +330,22 @@ class Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
                 self.recorded |= {key(tensor): tensor for tensor in made}
         return result
+
+
+def takes_gradients(tensors: Iterable[Tensor], parameters: Iterable[Tensor]) -> bool:
+    """Whether these share memory with what is trained, or its gradients."""
+    trained = {key(each) for p in parameters for each in (p, p.grad) if each is not None}
+    return any(key(tensor) in trained for tensor in tensors)
+
+
+def takes_all(tensors: Iterable[Tensor], parameters: Iterable[Tensor]) -> bool:
+    """Whether there is as much of these as there is to train: copies of all gradients, in one vector or several."""
+    return sum(tensor.numel() for tensor in tensors) == sum(p.numel() for p in parameters)
+
+
+def is_differentiated() -> bool:
+    """Whether a backward pass goes through the collective at hand, or is under way in it."""
+    return any(path.endswith(DIFFERENTIATED) for path, _ in callers())
 
 
 def counts(tensor: Tensor) -> bool:

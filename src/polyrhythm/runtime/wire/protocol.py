@@ -21,7 +21,6 @@ StateFlow: TypeAlias = Literal["keep", "upload", "pull"]
 """Where parameters and optimizer state go when a phase starts: nowhere; source to servers; servers to everyone."""
 
 Term: TypeAlias = bool | int | float | str  # of a loader; the same on all workers
-
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of samples, steps, epochs or phases
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
@@ -270,10 +269,11 @@ class Phase(ControlMessage):
 
     First all members take the mean of the state of the `contributors`, over a group of their own; without any, all are
     equal. Then `state` flows, from `source` if it is uploaded. Whoever is through has `Entered`, or could not:
-    `CollectiveFailed`. `version` is that of the parameters; the counts say, with the members, which cluster the policy
-    is told of. With `back_to`, the contributor first goes back to what it kept as that; with `keeps`, all keep what
-    they agree on as -`number`. With `save`, the source writes the checkpoint of that number. The policy begins in
-    `policy_state`, if any, and the worker in its `streams`. It `hears` losses; with `weighs` they must be means.
+    `CollectiveFailed`, also `broken` if it `may_refuse` a policy that its script cannot follow. `version` is that of
+    the parameters; the counts say, with the members, which cluster the policy is told of. With `back_to`, the
+    contributor first goes back to what it kept as that; with `keeps`, all keep what they agree on as -`number`. With
+    `save`, the source writes the checkpoint of that number. The policy begins in `policy_state`, if any, and the worker
+    in its `streams`. It `hears` losses; with `weighs` they must be means.
     """
 
     number: int
@@ -294,6 +294,7 @@ class Phase(ControlMessage):
     streams: bytes = b""
     hears: bool = False
     weighs: bool = False
+    may_refuse: bool = False
 
 
 class SynchronousSteps(ControlMessage):

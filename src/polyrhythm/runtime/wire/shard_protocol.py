@@ -45,6 +45,9 @@ UNREAD: Final = -1
 NOT_ON_SERVERS: Final = "servers"
 """Name of the term of a worker that says why servers cannot make its steps."""
 
+NOT_APART: Final = "apart"
+"""Name of the term of a worker that says why workers cannot make steps of their own."""
+
 LEAST_SHARE: Final = "least share"
 """Name of the term of a worker that says how many samples its smallest mini-batch must have."""
 

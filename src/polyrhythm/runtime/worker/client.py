@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from polyrhythm.core import Policy
 from polyrhythm.errors import GroupError, ServerLostError, UnreachableError, UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
@@ -31,7 +32,7 @@ from polyrhythm.runtime.wire.tls.cover import check_cover
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.losses.figures import ScriptFigures
 from polyrhythm.runtime.worker.presence.cuts import PhaseExchange, phase_name
-from polyrhythm.runtime.worker.presence.heartbeat import RETURN_S, HeartbeatThread
+from polyrhythm.runtime.worker.presence.heartbeat import RETURN_S, HeartbeatThread, no_objection
 from polyrhythm.runtime.worker.presence.route import Route
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.runtime.worker.shard_client import ShardClient
@@ -44,7 +45,6 @@ STORE_S = STORE_TIMEOUT.total_seconds()
 
 STORE_ATTEMPT = timedelta(seconds=1)
 """How long one attempt to reach it may take."""
-
 
 FOREVER_S = 1e6
 """Waiting for other workers has no limit of its own: the coordinator knows who is alive, and its own end is noticed."""
@@ -101,6 +101,7 @@ class CoordinatorClient:
         periods = self.config.heartbeat_s, self.config.hang_after
         self._phase = self._losses = self._returns = 0
         self.reported = ScriptFigures()
+        self.objection: Callable[[Policy[Any]], str] = no_objection
         self._leave: Callable[[], None] | None = None
         self._asked_to_leave = False
         self._heartbeat = HeartbeatThread(self._route, rank, *periods, self)

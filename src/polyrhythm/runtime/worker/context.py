@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from polyrhythm.core import Policy
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
@@ -23,6 +24,9 @@ class JobClient(Protocol):
     """A worker's line to the coordinator and to the parameter servers."""
 
     reported: ScriptFigures
+
+    objection: Callable[[Policy[Any]], str]
+    """Why the script cannot follow a policy, after what it has done so far; empty if it can."""
 
     def send(self, message: ToCoordinator) -> None: ...
 
@@ -187,6 +191,12 @@ class WorkerContext:
         """Between two steps; raises `SystemExit`."""
         if self.anyone(self.leaving):
             raise SystemExit(tell_status(LEFT))
+
+    def refuses(self, policy: Policy[Any]) -> bool:
+        """Whether the script cannot follow the policy of a phase that begins; then the coordinator is told why."""
+        if objection := self.client.objection(policy):
+            self.report_failed_collective(0, objection, broken=True)
+        return bool(objection)
 
     def report_failed_collective(
         self,

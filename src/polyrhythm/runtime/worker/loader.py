@@ -20,7 +20,7 @@ from polyrhythm.lines import say
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready, Term
 from polyrhythm.runtime.wire.recovery.resumption import Resumption
-from polyrhythm.runtime.wire.shard_protocol import LEAST_EVEN, NOT_IN_SHARES
+from polyrhythm.runtime.wire.shard_protocol import LEAST_EVEN, NOT_APART, NOT_IN_SHARES
 from polyrhythm.runtime.worker.context import DrawnBatch
 from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
 from polyrhythm.runtime.worker.refusals import check_dataset, check_options
@@ -77,10 +77,13 @@ def asked_data(
     return asked["partition"] or "shared", asked["injection"]
 
 
+INJECTED = "samples are injected between workers that make their steps together; use bsp, local, diloco or selsync"
+
+
 def data_terms(partition: str, injection: tuple[float, float] | None) -> dict[str, Term]:
     """What all workers must say alike of who reads what."""
-    undealt = {NOT_IN_SHARES: "samples are injected; use policy bsp"} if injection else {}
-    return {"partition": partition, "injection": str(injection), **undealt}
+    unable = {NOT_IN_SHARES: "samples are injected; use policy bsp", NOT_APART: INJECTED} if injection else {}
+    return {"partition": partition, "injection": str(injection), **unable}
 
 
 def labels_of(partition: Partition, dataset: Dataset[Any], labels: Any | None) -> Any:

@@ -325,6 +325,8 @@ class Worker:
         self._losses.begin(phase, "loss" in policy.traits.needs, means=self._weighs)
         context.replica.weigh(None)
         context.exchange.part()
+        if phase.may_refuse and context.refuses(policy):
+            return
         self._go_back(phase)
         if self._checkpoints is not None:
             self._checkpoints.go_on(lambda: context.exchange.averager, phase.streams)

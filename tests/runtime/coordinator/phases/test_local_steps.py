@@ -7,7 +7,7 @@ import pytest
 from polyrhythm.core import Cluster, Decisions, Event, Joined, Policy, Proceed, Report, Sync, Traits
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
-from polyrhythm.runtime.coordinator.stages import nobody
+from polyrhythm.runtime.coordinator.members.proposal import nobody
 from polyrhythm.runtime.wire.protocol import (
     AtEnd,
     Entered,

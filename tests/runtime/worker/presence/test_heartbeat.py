@@ -1,11 +1,13 @@
 """What a worker makes of a coordinator that is silent."""
 
 import queue
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from polyrhythm.core import Policy
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.connection import Channel, listen
 from polyrhythm.runtime.wire.event_loop import LoopThread
@@ -68,6 +70,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.reported, self.recovers = ScriptFigures(), True
+        self.objection: Callable[[Policy[Any]], str] = heartbeat.no_objection
         self.told: queue.Queue[tuple[str, bool]] = queue.Queue()
 
     def lose(self, reason: str, final: bool, silent: bool = False) -> None:
@@ -92,3 +95,9 @@ def test_a_coordinator_that_refuses_is_asked_a_few_times(monkeypatch: pytest.Mon
     assert [final for _, final in told] == [False, True]
     assert "rank 3 is not part of this job" in told[1][0]
     assert 2 <= len(server.met) <= 6
+
+
+def test_a_policy_is_refused_for_what_it_is_or_for_what_the_script_has_done() -> None:
+    assert heartbeat.refusal_of("ssp:3", heartbeat.no_objection) == ""
+    assert heartbeat.refusal_of("ssp:3", lambda policy: f"train.py:3: not {policy.spec}") == "train.py:3: not ssp:3"
+    assert heartbeat.refusal_of("nonsense", heartbeat.no_objection).startswith("unknown policy 'nonsense'")

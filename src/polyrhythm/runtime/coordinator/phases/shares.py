@@ -17,3 +17,17 @@ def check_shares(policy: Policy[Any], job: Job) -> None:
     ready = [member.ready for member in job.members.values() if member.ready]
     if policy.traits.shares and (why := why_undealt(ready, job.workload.shared)):
         raise PolicyError(f"policy {policy.spec} deals the mini-batches of all in shares, but {why}")
+
+
+def check_own_data(policy: Policy[Any], job: Job) -> None:
+    """A job cannot cut the mini-batches of a script that reads them itself.
+
+    A script that begins under such a policy is refused by its worker, which knows the line.
+
+    Raises:
+        PolicyError: if the policy would.
+    """
+    if policy.traits.shares and any(member.ready.own for member in job.members.values() if member.ready):
+        raise PolicyError(
+            f"policy {policy.spec} deals the mini-batches of all in shares, but the script reads its data itself"
+        )

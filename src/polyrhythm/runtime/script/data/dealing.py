@@ -26,6 +26,18 @@ from polyrhythm.training.data.order import ShardedOrder
 from polyrhythm.training.data.partition import Dealt
 
 
+def placed(inject: Any, place: str) -> Callable[[Any, int], Any]:
+    """The same injector; what it refuses is said with the script's line."""
+
+    def call(batch: Any, epoch: int) -> Any:
+        try:
+            return inject(batch, epoch)
+        except UsageError as error:
+            raise refuse(str(error), place) from None
+
+    return call
+
+
 class Dealing:
     """What the call asks for, held against the loaders of a script."""
 

@@ -10,6 +10,7 @@ from polyrhythm.runtime.script.data.loaders import Loaders
 from polyrhythm.runtime.script.data.own_files import OwnFiles
 from polyrhythm.runtime.script.schedulers import Schedules
 from polyrhythm.runtime.script.stalls import Stalls
+from polyrhythm.runtime.script.training.objections import Objections
 from polyrhythm.runtime.script.wrapper import Lane
 
 
@@ -20,6 +21,7 @@ class ScriptFacts:
         rank: of this worker.
         workers: ranks of the job.
         schedules: its learning-rate schedulers.
+        objections: what it has done that stands against policies.
 
     Attributes:
         dormant: whether the script uses Polyrhythm itself, and nothing is to be adapted.
@@ -34,14 +36,14 @@ class ScriptFacts:
         files: that this rank writes in the place of the first one's.
     """
 
-    def __init__(self, rank: int, workers: int, schedules: Schedules) -> None:
+    def __init__(self, rank: int, workers: int, schedules: Schedules, objections: Objections) -> None:
         self.rank, self.workers = rank, workers
         self.dormant = self.follows = self.distributed = self.loads = False
         self.lanes: list[Lane] = []
         self.trainings = 0
         self.copied: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.trained_before: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self.schedules, self.stalls = schedules, Stalls(rank)
+        self.schedules, self.objections, self.stalls = schedules, objections, Stalls(rank)
         self.optimizers: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self.loaders = Loaders()
         self.files = OwnFiles()

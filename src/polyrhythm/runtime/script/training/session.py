@@ -12,9 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from polyrhythm.core import Policy
-from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
-from polyrhythm.runtime.script.data.dealing import Dealing
+from polyrhythm.runtime.script.data.dealing import Dealing, placed
 from polyrhythm.runtime.script.data.order import JOB_SEED
 from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import Pass
@@ -26,6 +25,7 @@ from polyrhythm.runtime.script.training.deferred_step import DeferredStep
 from polyrhythm.runtime.script.training.epoch_number import UNNUMBERED, place_beside_others, tell_unplaced
 from polyrhythm.runtime.script.training.joint_step import JointStep, trained_by
 from polyrhythm.runtime.script.training.loaded_values import LOADED, LoadedValues
+from polyrhythm.runtime.script.training.objections import Objections
 from polyrhythm.runtime.script.wrapper import Lane
 from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.loader import data_terms
@@ -48,18 +48,6 @@ SCALER = "grad_scaler.py"
 """File of torch's GradScaler."""
 
 
-def placed(inject: Any, place: str) -> Callable[[Any, int], Any]:
-    """The same injector; what it refuses is said with the script's line."""
-
-    def call(batch: Any, epoch: int) -> Any:
-        try:
-            return inject(batch, epoch)
-        except UsageError as error:
-            raise refuse(str(error), place) from None
-
-    return call
-
-
 class ScriptSession(Session):
     """Takes over where the warm-up step ends.
 
@@ -68,6 +56,7 @@ class ScriptSession(Session):
         optimizer: of that model.
         lanes: the exchanges behind the script's DistributedDataParallel, one for each model, if it has any.
         arguments: what the script says about the job; see `polyrhythm.runtime.wire.config_sources`.
+        objections: what stands against policies in its script.
         trainings: that the script has finished before in this process.
     """
 
@@ -80,10 +69,11 @@ class ScriptSession(Session):
         lanes: Sequence[Lane],
         arguments: Mapping[str, Any],
         moving: Mapping[str, Tensor],
+        objections: Objections,
         trainings: int = 0,
     ) -> None:
         super().__init__(model, optimizer, arguments, moving)
-        self._trainings = trainings
+        self._objections, self._trainings = objections, trainings
         self._known = frozenset(map(id, self._replica.parameters))
         self._lanes = lanes
         self._joint: JointStep | None = None
@@ -105,6 +95,7 @@ class ScriptSession(Session):
         super().__enter__()
         if len(parts_of(self._optimizer)) > 1:
             self._joint = JointStep(self._replica, self._worker, self._exchange)
+        self._client.objection = self._objections.to
         self._ear = WriterEar(self._client.reported) if self._client.config.watched else None
         self._handles += [self.loaded.listen(part) for part in parts_of(self._optimizer)]
         return self
@@ -371,8 +362,10 @@ class ScriptSession(Session):
             return
         if self._trains_more(optimizer):
             raise refuse("the optimizer has got parameters to train within the loop; give it these between two epochs")
-        if self.loaded.take() and self.differs:
-            raise refuse(LOADED)
+        if self.loaded.take():
+            if self.differs:
+                raise refuse(LOADED)
+            self._objections.note("unequal", LOADED)
         if self._joint is not None:
             if not self._accumulation.due:
                 raise refuse("a step in the middle of the job's; accumulate in the same way in every epoch")

@@ -164,7 +164,8 @@ def entered(
     seen.close()
     try:
         planned = planned_epochs()
-        session = ScriptSession(model, optimizer, script.lanes, arguments_of(planned), moving, script.trainings)
+        told = arguments_of(planned), moving, script.objections, script.trainings
+        session = ScriptSession(model, optimizer, script.lanes, *told)
         session.changes, session.loads, session.distributed = changes, script.loads, script.distributed
         session.measured = measured
         session.__enter__()

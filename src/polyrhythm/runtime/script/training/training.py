@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from polyrhythm.core import Cluster, all_stages
 from polyrhythm.core.placement import apart_after
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data.handed import HandedData
@@ -227,10 +228,14 @@ class Training:
         is_open = self.session is not None and self._is_open()
         self._handed.collective(source, sys._getframe(1))
         self._pass_ends.collective(sys._getframe(1))
-        if self.session is None or not is_open or self.session.aligned:
+        if self.session is None or not is_open:
+            return False
+        if self.session.aligned:
+            if not self._step_loop.left(sys._getframe(1)):
+                self._own_values.foresee(name, outputs, self.session.parameters, self._script.objections)
             return False
         when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
-        self._own_values.check(name, outputs, when, self.session.parameters)
+        self._own_values.check(name, outputs, when, self.session.parameters, self._script.objections)
         return True
 
     @property
@@ -283,12 +288,23 @@ class Training:
         return self.session is not None and self.session.apart and self._is_open()
 
     @property
+    def in_loop(self) -> bool:
+        """Whether it is inside that loop, wherever the workers are."""
+        return self.session is not None and self._steps.inside and not self._step_loop.left(sys._getframe(1))
+
+    @property
     def later_apart(self) -> bool:
-        """Whether it is inside that loop, and workers make steps of their own in a later part of the policy."""
-        session = self.session
-        if session is None or not self._steps.inside or self._step_loop.left(sys._getframe(1)):
-            return False
-        return apart_after(session.asked, session.policy)
+        """Whether workers make steps of their own in a later part of the policy."""
+        return self.session is not None and apart_after(self.session.asked, self.session.policy)
+
+    @property
+    def switched_to(self) -> str:
+        """The policy in force, if the job has not begun with it or a sequence of which it is a part."""
+        if self.session is None:
+            return ""
+        asked, policy = self.session.asked, self.session.policy
+        begun = {asked.spec, *(stage.policy.spec for stage in all_stages(asked, Cluster(1)))}
+        return "" if policy in begun else policy
 
     @property
     def reached(self) -> int:

@@ -25,6 +25,7 @@ from polyrhythm.runtime.worker.ddp_exchange import DDPExchange
 from polyrhythm.runtime.worker.group.link import GroupLink
 from polyrhythm.runtime.worker.losses.figures import ScriptFigures
 from polyrhythm.runtime.worker.presence.cuts import PhaseExchange, phase_name
+from polyrhythm.runtime.worker.presence.heartbeat import no_objection
 from polyrhythm.runtime.worker.replica import ScriptReplica
 
 MEETING: Final = timedelta(minutes=5)
@@ -93,6 +94,7 @@ class FollowerClient:
     """Another process of the group: it hears what its leader hears, and says nothing. See `JobClient`."""
 
     full_duplex = False
+    objection = staticmethod(no_objection)
 
     def __init__(self, address: Address, link: GroupLink) -> None:
         self._link = link

@@ -1,9 +1,11 @@
 """Signs of life in both directions, in a thread of their own, and what must reach who stands in a collective."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
+from polyrhythm.core import Policy
 from polyrhythm.errors import FrameError, PolyrhythmError, UsageError, may_raise
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Saved
@@ -54,6 +56,9 @@ class HeartbeatOwner(Protocol):
     """Whose heartbeat it is; all but `reported` is called in the heartbeat's thread."""
 
     reported: ScriptFigures
+
+    objection: Callable[[Policy[Any]], str]
+    """Why the script cannot follow a policy, after what it has done so far; empty if it can."""
 
     def cut(self, message: Cut) -> None:
         """A collective will never end."""
@@ -146,7 +151,7 @@ class HeartbeatThread(LoopThread):
         if isinstance(message, Cut):
             self._owner.cut(message)
         elif isinstance(message, Propose):
-            self._channel.send(Confirmed(message.number, refusal_of(message.policy)))
+            self._channel.send(Confirmed(message.number, refusal_of(message.policy, self._owner.objection)))
         elif isinstance(message, LeaveJob):
             self._owner.ask_to_leave()
 
@@ -169,10 +174,15 @@ class HeartbeatThread(LoopThread):
         self._channel.send(Heartbeat(self._owner.reported.take()))
 
 
-def refusal_of(policy: str) -> str:
+def no_objection(policy: Policy[Any]) -> str:
+    """Of a script that opens a session: it is made for all policies."""
+    del policy
+    return ""
+
+
+def refusal_of(policy: str, objection: Callable[[Policy[Any]], str]) -> str:
     """Why this process cannot run a policy; its file or module may do anything when it is loaded."""
     try:
-        parse_policy(policy)
+        return objection(parse_policy(policy))
     except may_raise() as error:
         return str(error) or repr(error)
-    return ""

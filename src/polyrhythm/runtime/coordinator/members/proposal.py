@@ -1,0 +1,54 @@
+"""Who is asked about a policy before the job switches to it, and who waits for the answer."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from polyrhythm.core import Policy
+from polyrhythm.runtime.coordinator.members.member import Member
+
+SwitchAnswer: TypeAlias = Callable[[str], None]
+"""Hears why a policy is refused, or nothing if it is not."""
+
+
+def nobody(refusal: str) -> None:
+    """Whoever wants a policy and does not listen."""
+
+
+def may_object(members: Iterable[Member]) -> bool:
+    """Whether any of these runs an unmodified script, which may have done what a policy cannot follow."""
+    return any(member.ready is not None and member.ready.script is not None for member in members)
+
+
+class Proposal:
+    """A policy that members are asked about before the job switches to it.
+
+    Args:
+        number: of the proposal, for answers.
+        policy: what they are to run.
+        members: who is asked.
+        tell: told why the policy is refused, or nothing if it is not.
+    """
+
+    def __init__(self, number: int, policy: Policy[Any], members: Iterable[int], tell: SwitchAnswer) -> None:
+        self.number, self.policy = number, policy
+        self._awaited, self._tells = set(members), [tell]
+
+    @property
+    def answered(self) -> bool:
+        return not self._awaited
+
+    def awaits(self, worker: int) -> bool:
+        """Whether this worker has not answered yet."""
+        return worker in self._awaited
+
+    def also(self, tell: SwitchAnswer) -> None:
+        """Somebody else wants the same policy."""
+        self._tells.append(tell)
+
+    def answer(self, worker: int) -> None:
+        """This worker can run the policy, or is gone."""
+        self._awaited.discard(worker)
+
+    def end(self, refusal: str = "") -> None:
+        for tell in self._tells:
+            tell(refusal)

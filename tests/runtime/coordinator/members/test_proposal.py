@@ -1,0 +1,110 @@
+"""What an unmodified script has done is asked for before a switch, and once more on the way into its phase."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrhythm.errors import PolicyError
+from polyrhythm.policies import parse_policy
+from polyrhythm.runtime.wire.protocol import Confirmed
+from tests.runtime.coordinator.test_coordinator import EPOCHS, processed_once
+from tests.runtime.coordinator.test_stages import Workers, choice
+from tests.runtime.fake_job import FakeJob
+
+
+@pytest.fixture
+def asked() -> Workers:
+    return Workers()
+
+
+def test_workers_of_an_unmodified_script_are_asked_about_a_built_in_policy(asked: Workers) -> None:
+    made = choice(asked, script=0)
+    made.propose(parse_policy("asp"), asked.told.append)
+    assert (asked.asked, asked.changed, asked.told) == ([(1, "asp")], [], [])
+    made.confirmed(1, Confirmed(1, "train.py:3: no"))
+    assert asked.told == [*made.notices] == ["the switch to asp is refused: rank 1: train.py:3: no"]
+    assert (asked.changed, made.stages.policy.spec) == ([], "bsp")
+    made.propose(parse_policy("bsp"), asked.told.append)  # which runs
+    assert (len(asked.asked), asked.told[1:]) == (1, [""])
+
+
+def test_who_could_not_be_asked_yet_is_asked_when_it_can_be(asked: Workers) -> None:
+    """The connection on which it is asked comes after the worker's own."""
+    made = choice(asked, script=0)
+    made.ask_again(1)
+    made.propose(parse_policy("asp"), asked.told.append)
+    made.confirmed(0, Confirmed(1))
+    made.ask_again(0)
+    made.ask_again(1)
+    made.confirmed(1, Confirmed(1))
+    made.ask_again(1)
+    assert (asked.asked, asked.changed, asked.told) == ([(1, "asp")] * 2, [("asp", False)], [""])
+
+
+def test_who_is_lost_while_it_is_asked_is_not_waited_for(asked: Workers) -> None:
+    made = choice(asked, script=0)
+    made.propose(parse_policy("asp"), asked.told.append)
+    made.lost(0)
+    assert not asked.told
+    made.confirmed(1, Confirmed(1, "train.py:3: no"))
+    assert asked.told == ["the switch to asp is refused: rank 1: train.py:3: no"]
+
+
+def test_a_policy_may_be_refused_on_the_way_into_it_where_another_can_take_its_place(asked: Workers) -> None:
+    made = choice(asked, script=0)
+    assert not made.enter(parse_policy("bsp"))
+    made.propose(parse_policy("asp"), asked.told.append)
+    made.confirmed(0, Confirmed(1))
+    made.confirmed(1, Confirmed(1))
+    made.phase = 2
+    assert made.enter(parse_policy("asp"))
+    for rank in range(2):
+        made.fail(PolicyError(f"train.py:{rank}: no"), parse_policy("asp"))
+    assert asked.changed[1:] == [("bsp", True)]
+    assert [*made.notices] == ["train.py:0: no; asp does not begin, and bsp goes on"]
+    made.phase = 3
+    assert not made.enter(parse_policy("bsp"))
+    assert not choice(asked).enter(parse_policy("asp")), "a script with a session follows every policy"
+
+
+@pytest.mark.parametrize("policy", ["asp", "esync", "(selsync:0.05)"])
+@given(
+    seed=st.integers(0, 2**32), tick=st.integers(40, 100), rank=st.integers(0, 2), event=st.sampled_from(["", "kill 1"])
+)
+@settings(max_examples=20, derandomize=True, deadline=None)
+def test_a_script_that_is_against_a_policy_goes_on_under_the_one_before(
+    policy: str, seed: int, tick: int, rank: int, event: str
+) -> None:
+    """It was not when it was asked; with a death at any time, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeJob, "against", {parse_policy(policy).spec: rank})
+        job = FakeJob("local:3", 3, 60, 3, EPOCHS, seed, 0)
+        job.run({tick: f"switch {policy}", **({tick + seed % 20 + 1: event} if event else {})})
+    stepped = {trace.header.policy for trace in job.traced() if trace.entries}
+    against_is_gone = event and rank == 1
+    assert against_is_gone or stepped == {"local:3"}
+    assert job.coordinator.job.skipped_samples == 0
+    processed_once(job)
+
+
+class SilentJob(FakeJob):
+    """Rank 0 has not answered yet when it is lost."""
+
+    against: Mapping[str, int] = {"esync": 0}
+
+    def propose(self, number: int, policy: str) -> None:
+        for rank in (1, 2):
+            self.coordinator.choice.confirmed(rank, Confirmed(number))
+
+
+@pytest.mark.parametrize("first", ["bsp", "local:3", "asp", "esync:blocking=false"])
+@given(seed=st.integers(0, 2**32), tick=st.integers(1, 100), later=st.integers(1, 20))
+@settings(max_examples=20, derandomize=True, deadline=None)
+def test_the_last_one_who_is_asked_is_lost(first: str, seed: int, tick: int, later: int) -> None:
+    job = SilentJob(first, 3, 60, 3, EPOCHS, seed, 0)
+    job.run({tick: "switch ssp:2", tick + later: "kill 0"})
+    assert job.coordinator.choice.spec == "ssp:2" or 0 in [w.rank for w in job.workers.values() if w.finished]
+    assert job.coordinator.job.skipped_samples == 0
+    processed_once(job)
