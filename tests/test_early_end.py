@@ -77,6 +77,38 @@ def test_what_fails_after_a_signal_fails_for_it() -> None:
         assert end.by_sigterm
 
 
+def test_a_command_that_goes_on_after_a_signal_fails_for_what_fails_then() -> None:
+    end = EarlyEnd()
+    with end.by_signals():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        end.over()
+        with pytest.raises(RuntimeError), end.alone():
+            raise RuntimeError("a process is gone")
+
+
+TAKES = "import fcntl, sys, termios; fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)\n"
+SAYS = "import os; from polyrhythm.early_end import in_foreground; print(in_foreground(), flush=True)\n"
+BEHIND = "if not os.fork():\n    os.setpgid(0, 0)\n    print(in_foreground(), flush=True)\n    os._exit(0)\nos.wait()\n"
+
+
+@pytest.mark.parametrize(("code", "said"), [(TAKES + SAYS + BEHIND, ["True", "False"]), (SAYS, ["False"])])
+def test_ctrl_c_goes_to_the_foreground_of_a_terminal_wherever_stdin_is_from(code: str, said: list[str]) -> None:
+    ours, theirs = os.openpty()
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(theirs)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        pass_fds=[theirs],
+        start_new_session=True,
+        check=True,
+        text=True,
+    )
+    os.close(theirs)
+    os.close(ours)
+    assert run.stdout.split() == said
+
+
 def test_an_interrupt_without_a_signal_is_as_one_by_ctrl_c() -> None:
     end = EarlyEnd()
     assert (end.came, end.how, end.status) == (False, "interrupted", 130)

@@ -113,13 +113,10 @@ GRACE_S = 30.0
 def in_foreground() -> bool:
     """Whether Ctrl-C at the terminal goes to this process and to those that it has started, wherever stdin is from."""
     try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:  # there is none
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:  # there is none, or none any more
         return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    finally:
-        os.close(terminal)
 
 
 @contextmanager
