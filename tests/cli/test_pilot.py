@@ -51,6 +51,15 @@ def test_other_policies_are_left_alone() -> None:
     assert resolved(["--help"]) == ["--help"]
 
 
+def test_the_environment_may_ask_for_the_search(
+    words: list[str], made: list[SearchTrial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SEARCH": "1", "SETTINGS": "1", "RUNS": "1", "ERROR_RATE": "0.5"}.items():
+        monkeypatch.setenv(f"POLYRHYTHM_{name}", value)
+    resolved(words)
+    assert [trial.run for trial in made] == [0, 0]
+
+
 def test_without_a_search_an_unknown_job_is_one_line(words: list[str]) -> None:
     with pytest.raises(PolyrhythmError, match=r"no switch point is known for this job .*; add --search"):
         resolved(words)

@@ -48,7 +48,7 @@ def test_no_script_is_needed_and_a_searched_policy_is_shown_as_given() -> None:
     assert "policy sync-switch --policy" in shown("--policy", "sync-switch", "--search", "--show-config")
 
 
-@pytest.mark.parametrize("flag", ["--show", "--show_config", "--show-conf"])
+@pytest.mark.parametrize("flag", ["--sho", "--show", "--show_config", "--show-conf"])
 def test_it_may_be_cut_short_and_starts_nothing(flag: str) -> None:
     for words in ([flag, "a.py"], [flag]):
         assert "policy asp --policy" in shown("--policy", "asp", *words)
@@ -69,6 +69,33 @@ def test_the_terms_of_a_search_are_shown_where_there_is_one(job_file: str) -> No
     assert not any(line.startswith("settings ") for line in shown(*words, "--policy", "asp")), "without effect"
     assert shown(*family, *words, "--policy", "asp", status=2) == [
         "polyrhythm: --job-family goes with --policy sync-switch, and the policy is another one"
+    ]
+
+
+def test_the_environment_may_name_the_terms_of_a_search_too(job_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It named them for nothing."""
+    given = {"SEARCH": "true", "RUNS": "2", "TARGET": "0.5", "DATA": "a:b", "WALK": "", "SETTINGS": "4"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"POLYRHYTHM_{name}", value)
+    lines = shown("--policy", "sync-switch", "--settings", "3", "--show-config")
+    for line in (
+        "search true POLYRHYTHM_SEARCH",
+        "runs 2 POLYRHYTHM_RUNS",
+        "target 0.5 POLYRHYTHM_TARGET",
+        "data a, b POLYRHYTHM_DATA",
+        "walk bisect default",
+        "settings 3 --settings",
+        "settings 3 of --settings holds; 4 of POLYRHYTHM_SETTINGS is overruled",
+    ):
+        assert line in lines
+    monkeypatch.setenv("POLYRHYTHM_RUNS", "some")
+    assert shown("--show-config", status=2) == ["polyrhythm: POLYRHYTHM_RUNS must be a whole number but got 'some'"]
+
+
+def test_two_job_files_are_refused(job_file: str) -> None:
+    """The last one held, and nobody said so."""
+    assert shown("--config", job_file, "--config=none.toml", "--show-config", status=2) == [
+        f"polyrhythm: --config is given twice, as {job_file} and as none.toml; give one"
     ]
 
 

@@ -77,9 +77,6 @@ def run(ctx: typer.Context) -> None:
 NAMED_LATER = ("-m", "--module", "--no-python", "--no_python", "--config")
 """Flags after which a file need not be a script."""
 
-SHOW = "--sho"
-"""How the flag begins, however short it is cut, that needs no script."""
-
 FREE_FORM = ("sync-switch", ".py")
 """Parts of a --policy that is no plain spec."""
 
@@ -121,10 +118,12 @@ def up_to_script(arguments: Sequence[str]) -> Sequence[str]:
     >>> up_to_script(["--policy=asp", "./train", "--policy", "epsilon"]), up_to_script(["-m", "train"])
     (['--policy=asp'], [])
     """
+    from polyrhythm.runtime.launch.forked import SHOWS
+
     before = ""
     for index, word in enumerate(arguments):
         is_value = before.startswith("-") and "=" not in before and not word.endswith(".py")
-        if word.partition("=")[0] in NAMED_LATER or word.startswith(SHOW) or not (word.startswith("-") or is_value):
+        if word.partition("=")[0] in NAMED_LATER or word.startswith(SHOWS) or not (word.startswith("-") or is_value):
             return arguments[:index]
         before = word
     return arguments

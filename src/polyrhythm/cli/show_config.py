@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from polyrhythm.runtime.wire.job_config import Given, JobConfig
 
 FLAG = "--show-config"
-BEGUN = "--s"
-"""How it begins, however short it is cut."""
 
 
 class Row(NamedTuple):
@@ -24,7 +22,9 @@ class Row(NamedTuple):
 
 def config_table(arguments: Sequence[str]) -> str | None:
     """A line a setting, with its value and its source; None if the call does not ask for it."""
-    if not any(word.startswith(BEGUN) for word in arguments):
+    from polyrhythm.runtime.launch.forked import SHOWS
+
+    if not any(word.startswith(SHOWS) for word in arguments):
         return None
     from polyrhythm.runtime.launch.run_flags import from_call, given_flags, make_parser
 

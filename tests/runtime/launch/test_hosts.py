@@ -108,7 +108,7 @@ def start(place: Place, script: str, *flags: list[str]) -> list["Popen[str]"]:
 
 def test_a_job_with_tls_trains_as_one_run_and_says_what_is_not_covered(place: Place, files: TlsFiles) -> None:
     flags = [*with_tls(files), "--policy", "asp"]
-    script = f'print("run", os.environ["POLYRHYTHM_RUN"]){TRAINS}'
+    script = f'print("run", os.environ["POLYRHYTHM_RUN_ID"]){TRAINS}'
     (first, said), (second, also) = map(outcome, start(place, script, flags, flags))
     assert (first, second) == (0, 0), said + also
     assert len({line for line in (said + also).splitlines() if line.startswith("run")}) == 1

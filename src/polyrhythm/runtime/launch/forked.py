@@ -67,6 +67,9 @@ M_TRIM_THRESHOLD, TRIMMED = -1, 64 * 2**20
 
 POLL_S = 0.01
 
+SHOWS = "--sho"
+"""How --show-config begins, however short it is cut: shorter, it may be another flag. It starts nothing."""
+
 
 class RunningProcess(Protocol):
     """What a launcher needs of a worker: the part of `subprocess.Popen` that does not depend on who started it."""
@@ -194,7 +197,7 @@ def begin_fork(arguments: Sequence[str], environment: Mapping[str, str]) -> Work
     words = [word.replace("_", "-") for word in arguments]
     value = next((after for word, after in pairwise(words) if word == "--nproc-per-node"), "1")
     value = next((word.partition("=")[2] for word in words if word.startswith("--nproc-per-node=")), value)
-    other = any(word.startswith(("--on", "--show", "--help", "-h", "--no-python", "--start")) for word in words)
+    other = any(word.startswith(("--on", SHOWS, "--help", "-h", "--no-python", "--start")) for word in words)
     placed = "RANK" in environment or "SLURM_NTASKS" in environment
     if value in UNFORKED or other or placed or "sync-switch" in " ".join(words) or not can_fork():
         return None

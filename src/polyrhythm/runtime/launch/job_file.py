@@ -1,14 +1,18 @@
 """The job file: TOML, with a key for every flag of ``polyrhythm run``; a policy is a spec or a table."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from polyrhythm.core.toml import read_toml
 from polyrhythm.errors import SpecError, UsageError, did_you_mean
 from polyrhythm.policies import KNOWN
-from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, converted
+from polyrhythm.runtime.wire.config_sources import OURS
+from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, Given, converted
 from polyrhythm.runtime.wire.setting_values import KINDS
 
 LOGS = "what workers print comes out here as it is"
@@ -46,6 +50,9 @@ SYNC_SWITCH: dict[str, type] = {
     "error_rate": float,
 }
 """Keys of the flags that go with ``--policy sync-switch``; without it they have no effect."""
+
+SEARCH_VARIABLES = {name: f"{OURS}{name.upper()}" for name in SYNC_SWITCH}
+"""Environment variable of each."""
 
 KEYS = (*(name for name in TYPES if name not in INTERNAL), *IDLE, *REFUSED, *SYNC_SWITCH)
 
@@ -89,6 +96,25 @@ def named(document: Mapping[str, Any], path: str) -> dict[str, Any]:
             raise UsageError(f"job file {path} gives {name.replace('_', '-')} twice; leave one out")
         values[name] = read_value(name, value, path)
     return values
+
+
+def search_terms(environment: Mapping[str, str]) -> dict[str, Given]:
+    """What the environment has chosen of a search; an empty variable is none.
+
+    >>> search_terms({"POLYRHYTHM_SEARCH": "true", "POLYRHYTHM_RUNS": "2", "POLYRHYTHM_TARGET": ""})
+    {'search': Given(value=True, where='POLYRHYTHM_SEARCH'), 'runs': Given(value=2, where='POLYRHYTHM_RUNS')}
+    """
+    given = {name: environment[variable] for name, variable in SEARCH_VARIABLES.items() if environment.get(variable)}
+    return {name: Given(from_text(name, text), SEARCH_VARIABLES[name]) for name, text in given.items()}
+
+
+def from_text(name: str, text: str) -> Any:
+    """Several paths are divided as in PATH."""
+    kind = SYNC_SWITCH[name]
+    try:
+        return text.split(os.pathsep) if kind is list else msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError:
+        raise UsageError(f"{SEARCH_VARIABLES[name]} must be {KINDS[kind]} but got {text!r}") from None
 
 
 def read_value(name: str, value: Any, path: str) -> Any:

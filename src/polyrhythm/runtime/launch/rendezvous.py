@@ -34,7 +34,7 @@ from polyrhythm.runtime.wire.tls.cover import take_up
 from polyrhythm.runtime.wire.tls.files import files_of
 from polyrhythm.runtime.wire.tls.wrapping import called
 
-RUN = "POLYRHYTHM_RUN"
+RUN = "POLYRHYTHM_RUN_ID"
 """Environment variable of a worker, on all hosts the same, that tells this run of a job from others of its name."""
 
 COORDINATOR = "POLYRHYTHM_COORDINATOR"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, get_args
 import msgspec
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SYNC_SWITCH, read_job_file
+from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SEARCH_VARIABLES, SYNC_SWITCH, read_job_file, search_terms
 from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment, misspelt
 from polyrhythm.runtime.wire.job_config import CHOICES, Given, JobConfig
 from polyrhythm.runtime.wire.setting_values import label
@@ -80,6 +80,15 @@ HELP: dict[str, tuple[str | None, str]] = {
 """Of each setting of ours: what stands for its value, and a few words; all else of its flag is the setting's own."""
 
 
+class Once(argparse.Action):
+    """A flag of which a second one would hide the first, with all that it says."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, flag: str | None = None) -> None:
+        if (before := getattr(namespace, self.dest, None)) is not None:
+            raise UsageError(f"{flag} is given twice, as {before} and as {values}; give one")
+        setattr(namespace, self.dest, values)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = torchrun_parser()
     parser.prog = "polyrhythm run"
@@ -88,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.error = partial(refuse, parser)  # type: ignore[method-assign]
     parser.description = "Start the workers of a job on this host under a synchronization policy."
     ours = parser.add_argument_group("polyrhythm")
-    ours.add_argument("--config", metavar="FILE", help="job file: TOML, with a key for every flag")
+    ours.add_argument("--config", action=Once, metavar="FILE", help="job file: TOML, with a key for every flag")
     ours.add_argument("--show-config", action="store_true", help="print all settings and where each comes from; stop")
     for field in msgspec.structs.fields(JobConfig):
         if field.name in HELP:
@@ -277,8 +286,8 @@ def from_call(parser: argparse.ArgumentParser, flags: Sequence[str], environment
     in_file = {name: Given(value, path) for name, value in (read_job_file(path) if path else {}).items()}
     for layer in (in_file, ours):
         refuse_meaningless(parser, layer)
-    choice = combined(from_environment(environment), in_file, ours)
-    return choice._replace(overruled=(*choice.overruled, *misspelt(environment)))
+    choice = combined({**from_environment(environment), **search_terms(environment)}, in_file, ours)
+    return choice._replace(overruled=(*choice.overruled, *misspelt(environment, SEARCH_VARIABLES.values())))
 
 
 def expanded(parser: argparse.ArgumentParser, flags: Sequence[str]) -> Expanded:

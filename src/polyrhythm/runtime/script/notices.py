@@ -4,8 +4,11 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import FrameType
+from typing import ClassVar
+from weakref import WeakSet
 
 from polyrhythm.errors import RefusalError, UsageError
 from polyrhythm.lines import say
@@ -21,28 +24,51 @@ FOREIGN = (
 INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 """In the path of what is installed beside this environment: for the user alone, or for the whole system."""
 
-MOST_KEPT = 16
-"""Refusals of which we know later whether they were raised: of a script that catches each, no more are needed."""
 
-_made: list[RefusalError] = []
+class NotedRefusalError(RefusalError):
+    """A refusal that leaves its line behind if it was raised and is gone: the script has caught it, unless we have.
+
+    It is not kept for that, nor are the frames of its traceback and all that the script has in them.
+
+    Attributes:
+        alive: those that are there.
+        first: number and line of the first of those that were caught.
+    """
+
+    alive: ClassVar["WeakSet[NotedRefusalError]"] = WeakSet()
+    first: ClassVar[tuple[int, str] | None] = None
+    _numbers = count()
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.number, self.overlooked = next(self._numbers), False
+        self.alive.add(self)
+
+    def note(self) -> None:
+        if self.__traceback__ is None or self.overlooked:
+            return
+        if self.first is None or self.number < self.first[0]:
+            NotedRefusalError.first = self.number, str(self)
+
+    __del__ = note
 
 
 def refuse(problem: str, place: str = "") -> RefusalError:
     """An error that starts with the line of the script that is running, or another `place`."""
-    error = RefusalError(f"{place or script_line()}: {problem}")
-    if len(_made) < MOST_KEPT:
-        _made.append(error)
-    return error
+    return NotedRefusalError(f"{place or script_line()}: {problem}")
 
 
 def overlook(error: UsageError) -> None:
     """We have caught this ourselves: what it is about may never come to pass."""
-    _made[:] = [made for made in _made if made is not error]
+    if isinstance(error, NotedRefusalError):
+        error.overlooked = True
 
 
-def caught() -> RefusalError | None:
-    """The first refusal that was raised and is not under way any more: the script has caught it."""
-    return next((made for made in _made if made.__traceback__ is not None), None)
+def caught() -> str:
+    """The first refusal that was raised and is not under way any more: the script has caught it; empty if none was."""
+    for error in list(NotedRefusalError.alive):
+        error.note()
+    return NotedRefusalError.first[1] if NotedRefusalError.first else ""
 
 
 def tell(what: str, place: str = "") -> None:

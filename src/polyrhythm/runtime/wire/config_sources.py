@@ -14,7 +14,7 @@ two of the places 2 to 5 differ, one line at the start says which one holds.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
@@ -112,13 +112,13 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     }
 
 
-def misspelt(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """A line for each variable that nearly has the name of one of ours, and so does nothing.
+def misspelt(environment: Mapping[str, str], others: Iterable[str] = ()) -> tuple[str, ...]:
+    """A line for each variable that nearly has the name of one of ours, or of these others, and so does nothing.
 
     >>> misspelt({"POLYRHYTHM_POLCY": "asp", "POLYRHYTHM_PORT": "29400", "POLYRHYTHM_POLICY": "asp"})
     ('POLYRHYTHM_POLCY does nothing: did you mean POLYRHYTHM_POLICY?',)
     """
-    ours, prefix = [name for name in VARIABLES.values() if name.startswith(OURS)], len(OURS)
+    ours, prefix = [name for name in (*VARIABLES.values(), *others) if name.startswith(OURS)], len(OURS)
     unknown = [name for name in environment if name.startswith(OURS) and name not in ours]
     near = {name: get_close_matches(name[prefix:], [each[prefix:] for each in ours], 1, LIKE) for name in unknown}
     return tuple(f"{name} does nothing: did you mean {OURS}{found[0]}?" for name, found in near.items() if found)

@@ -283,6 +283,10 @@ class Given(NamedTuple):
     where: str
 
 
+TEXTS = ("nnodes", "nproc_per_node", "every", "snapshot")
+"""Settings whose text is often a number, which a job file may have as one."""
+
+
 def converted(name: str, value: Any, where: str, *, text: bool = False) -> Any:
     """A value as the type that the setting declares.
 
@@ -296,8 +300,8 @@ def converted(name: str, value: Any, where: str, *, text: bool = False) -> Any:
         PolyrhythmError: for a value of another type.
     """
     kind = TYPES[name]
-    if name in ("nnodes", "nproc_per_node", "every", "snapshot") and type(value) is int:
-        return str(value)
+    if name in TEXTS and isinstance(value, int | float):  # of which its own check says what it must be
+        return str(value).lower()
     try:
         return msgspec.convert(value, kind, strict=not text)
     except msgspec.ValidationError:

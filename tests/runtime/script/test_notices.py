@@ -1,0 +1,56 @@
+"""Refusals that a script catches are known at its end, and nothing is kept for that but a line."""
+
+import weakref
+
+import pytest
+
+from polyrhythm.errors import RefusalError
+from polyrhythm.runtime.script.notices import NotedRefusalError, caught, overlook, refuse
+
+
+class Batch:
+    """What a frame of the script has."""
+
+
+@pytest.fixture(autouse=True)
+def none_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NotedRefusalError, "first", None)
+    monkeypatch.setattr(NotedRefusalError, "alive", weakref.WeakSet())
+
+
+def step(problem: str, batch: Batch) -> None:
+    raise refuse(problem, f"train.py:{id(batch)}")
+
+
+def catch(problem: str) -> "weakref.ref[Batch]":
+    batch = Batch()
+    with pytest.raises(RefusalError, match=problem) as error:
+        step(problem, batch)
+    del error
+    return weakref.ref(batch)
+
+
+def test_the_first_that_is_caught_is_known_and_what_its_frames_have_is_free() -> None:
+    unraised = [refuse("nothing follows from this") for _ in range(20)]
+    freed = [catch(f"problem {number}") for number in range(3)]
+    assert caught().endswith(": problem 0")
+    assert [ref() for ref in freed] == [None, None, None]
+    assert len(unraised) == 20
+
+
+def test_one_that_the_script_keeps_is_known_too() -> None:
+    try:
+        step("kept", Batch())
+    except RefusalError as error:
+        kept = error
+    catch("later")
+    assert caught().endswith(": kept")
+    assert str(kept) == caught()
+
+
+def test_what_we_catch_ourselves_is_none() -> None:
+    try:
+        step("ours", Batch())
+    except RefusalError as error:
+        overlook(error)
+    assert caught() == ""
