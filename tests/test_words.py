@@ -65,6 +65,7 @@ ALLOWED = {
     ("src/polyrhythm/runtime/worker/group/link.py", "mesh"),
     ("src/polyrhythm/training/flat.py", "mesh"),
     ("src/polyrhythm/policies/_lib/load.py", "rules"),  # my_package.rules is a user's module
+    ("src/polyrhythm/training/compiled.py", "rules"),  # trace_rules is a module of torch
     ("src/polyrhythm/sim/cluster/links.py", "participants"),
     ("src/polyrhythm/training/data/tasks/download.py", "hub"),  # huggingface_hub is a library
 }

@@ -8,11 +8,11 @@ from tests.runtime.script.runs import Run, adapted, plain
 
 
 def ends(run: Run, rank: int) -> list[str]:
-    """Operations in the largest graph, and the weights."""
+    """Operations in each graph, and the weights."""
     return (run.folder / f"end.{rank}").read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("order", ["inside", "outside", "method"])
+@pytest.mark.parametrize("order", ["inside", "outside", "method", "loss", "step", "whole"])
 def test_bsp_is_what_torchrun_does(tmp_path: Path, order: str) -> None:
     ours = adapted(tmp_path / "ours", "compiled.py", order, stand_in=False)
     theirs = plain(tmp_path / "theirs", "compiled.py", order, stand_in=False)
@@ -21,7 +21,17 @@ def test_bsp_is_what_torchrun_does(tmp_path: Path, order: str) -> None:
     assert "Warning" not in ours.stderr()
 
 
-@pytest.mark.parametrize("order", ["inside", "outside", "alone"])
-def test_a_compiled_model_follows_other_policies(tmp_path: Path, order: str) -> None:
+@pytest.mark.parametrize(
+    ("order", "graphs"),
+    [
+        ("inside", [3]),
+        ("outside", [3]),
+        ("alone", [3]),
+        ("loss", [1, 3]),
+        ("step", [0]),
+        ("whole", [0, 1, 3]),
+    ],
+)
+def test_what_is_compiled_follows_other_policies(tmp_path: Path, order: str, graphs: list[int]) -> None:
     run = adapted(tmp_path, "compiled.py", order, policy="asp", stand_in=False)
-    assert ends(run, 0)[0] == "3"
+    assert ends(run, 0)[0] == str(graphs)

@@ -28,6 +28,7 @@ from polyrhythm.runtime.script.wrapper import is_wrapper
 from polyrhythm.runtime.script.wrapper_class import patch_wrapper
 from polyrhythm.runtime.worker.loader import _Sampler
 from polyrhythm.runtime.worker.session import Session
+from polyrhythm.training.compiled import hide_from_compiler
 
 IN_GROUPS = "; in a script with polyrhythm.session, fully_shard works within groups of processes (--group-size)"
 
@@ -118,6 +119,7 @@ def patch_compile() -> None:
 
     @functools.wraps(original)
     def compile_(model: Any = None, **options: Any) -> Any:
+        hide_from_compiler()
         if not is_wrapper(model):
             return original(model, **options)
         model.compile(**options)

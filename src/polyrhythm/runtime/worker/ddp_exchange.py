@@ -29,6 +29,7 @@ from polyrhythm.runtime.wire.protocol import MeasuredStep
 from polyrhythm.runtime.wire.segments import packed
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.training.codecs import Compressor
+from polyrhythm.training.compiled import hide_from_compiler
 from polyrhythm.training.compression import NOTHING, Compression
 from polyrhythm.training.config import StateTreatment
 from polyrhythm.training.optimizer import OptimizerState
@@ -78,6 +79,7 @@ class DDPExchange:
     def __init__(
         self, replica: ScriptReplica, worker: int, timeout: timedelta, compression: Compression = NOTHING
     ) -> None:
+        hide_from_compiler()
         self._replica = replica
         self._worker = worker
         self._timeout = timeout

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""A compiled model, wrapped in every order; the backend counts what it is given instead of compiling it."""
+"""A compiled model, wrapped in every order, or what calls it; the backend counts operations instead of compiling."""
 
 import sys
 from pathlib import Path
@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-GRAPHS = []
+GRAPHS = set()
 
 
 def counting(graph, inputs):
-    GRAPHS.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+    GRAPHS.add(sum(node.op == "call_function" for node in graph.graph.nodes))
     return graph.forward
 
 
@@ -36,7 +36,25 @@ def build(order):
         return DistributedDataParallel(model)
     if order == "outside":
         return torch.compile(DistributedDataParallel(model), backend=counting)
-    return torch.compile(model, backend=counting)
+    if order == "alone":
+        return torch.compile(model, backend=counting)
+    return DistributedDataParallel(model)
+
+
+class Loop:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def loss(self, x, y):
+        return (self.model(x) - y).square().mean()
+
+    def step(self):
+        self.optimizer.step()
+
+    def whole(self, x, y):
+        self.optimizer.zero_grad()
+        self.loss(x, y).backward()
+        self.step()
 
 
 def main(order):
@@ -49,16 +67,17 @@ def main(order):
     loader = DataLoader(data, 8, sampler=sampler)
     model = build(order)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loop = Loop(model, optimizer)
+    if order in ("loss", "step", "whole"):
+        setattr(loop, order, torch.compile(getattr(loop, order), backend=counting))
     for _ in range(2):
         for x, y in loader:
-            optimizer.zero_grad()
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
+            loop.whole(x, y)
         with torch.no_grad():
             model(x)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     rank = dist.get_rank() if order != "alone" else 0
-    Path(f"end.{rank}").write_text(f"{max(GRAPHS)}\n{weights.tolist()}\n")
+    Path(f"end.{rank}").write_text(f"{sorted(GRAPHS)}\n{weights.tolist()}\n")
     if order != "alone":
         dist.destroy_process_group()
 

@@ -1,9 +1,9 @@
 """What is watched while a script makes its first step: how it gets from mini-batches to an optimizer's step."""
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import LBFGS, Optimizer
 
 from polyrhythm.runtime.script.data.own_data import rows
+from polyrhythm.runtime.script.forward_hook import ForwardHook
 from polyrhythm.runtime.script.notices import refuse, script_line, tell
 
 LOOKED_AT = 64
@@ -63,7 +64,7 @@ class WarmUpStep:
         self._frozen: dict[Parameter, tuple[int, int, Tensor]] = {}
         # Compiled modules warn of global hooks; ours is for one step, and does nothing inside a graph.
         warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
-        self._hook = register_module_forward_pre_hook(self._forward)
+        self._hook = register_module_forward_pre_hook(ForwardHook(self._forward))
 
     def backward(self) -> None:
         self.backwards += 1
@@ -161,8 +162,6 @@ class WarmUpStep:
             kept.clear()
 
     def _forward(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return  # the module around a compiled graph is called, too, and a note would break the graph
         if not (transforms := transforms_around()):
             self._note(module, inputs)
         elif transforms & DIFFERENTIATING:
@@ -201,7 +200,7 @@ class Loose(nn.Module):
         self._parameters.update({str(number): tensor for number, tensor in enumerate(tensors)})  # type: ignore[misc]
 
 
-class ForwardWatch:
+class ForwardWatch(ForwardHook):
     """A hook of a model; copies of the model, in memory or in a file, are not watched.
 
     Args:
@@ -209,21 +208,20 @@ class ForwardWatch:
     """
 
     def __init__(self, called: Callable[[bool, Any], None]) -> None:
-        self._called = called
-
-    def __call__(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        trains = torch.is_grad_enabled() and module.training
-        if not (transforms := transforms_around()):
-            self._called(trains, inputs)
-        elif not transforms & DIFFERENTIATING:
-            with temporarily_clear_interpreter_stack():
-                self._called(trains, ())
+        super().__init__(functools.partial(tell_of_pass, called))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Who loads such a file need not have Polyrhythm: this gives the inputs back as they are.
-        return partial, ({}.get,)
+        return functools.partial, ({}.get,)
+
+
+def tell_of_pass(called: Callable[[bool, Any], None], module: nn.Module, inputs: Any) -> None:
+    trains = torch.is_grad_enabled() and module.training
+    if not (transforms := transforms_around()):
+        called(trains, inputs)
+    elif not transforms & DIFFERENTIATING:
+        with temporarily_clear_interpreter_stack():
+            called(trains, ())
 
 
 def transforms_around() -> set[Any]:
