@@ -49,7 +49,7 @@ class Objections:
         return against in self._found
 
     def note(self, against: Against, problem: str, place: str = "") -> None:
-        """If this is a problem, the line of the script that is running, or another `place`, stands against such policies."""
+        """This problem of the script's line that is running, or of a `place`, stands against such policies, if any."""
         if problem and against not in self._found:
             self._found[against] = f"{place or script_line()}: {problem}"
 
