@@ -21,6 +21,8 @@ from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from polyrhythm.training.compression import Compression
 
+DECIDES = "a policy that decides after the gradients cannot follow several optimizers; let it average parameters"
+
 
 class ScriptExchange(DDPExchange):
     joint = False
@@ -32,13 +34,16 @@ class ScriptExchange(DDPExchange):
     def reduce_gradients(self, wanted: bool) -> None:
         """As of a session; what is compressed is exchanged with the step."""
         self.by_hand = wanted and self._gradients is not None
-        if self.by_hand:
-            self._check_by_hand()
+        if self.by_hand and (why := self.uncompressed):
+            raise refuse(why)
         self.reduces = wanted and not self.by_hand
 
-    def _check_by_hand(self) -> None:
-        if self.joint:
-            raise refuse("gradients of several optimizers are not compressed; leave out --compress")
+    @property
+    def uncompressed(self) -> str:
+        """Why gradients that are to be compressed cannot be; empty if they can, or need not."""
+        if self._gradients is None or not self.joint:
+            return ""
+        return "gradients of several optimizers are not compressed; leave out --compress"
 
     def awaits_reduction(self) -> bool:
         return self.by_hand
@@ -71,9 +76,7 @@ class ScriptExchange(DDPExchange):
 
     def average_gradients(self, weight: ContributionWeight) -> None:
         if self.joint:
-            raise refuse(
-                "a policy that decides after the gradients cannot follow several optimizers; let it average parameters"
-            )
+            raise refuse(DECIDES)
         super().average_gradients(weight)
 
     def attend_rest(self) -> Sequence[Optimizer]:
@@ -134,10 +137,12 @@ class LaneExchange(ScriptExchange):
             lane.reducing = self.reduces
         self._attended = [lane.inner for lane in self.lanes if lane.inner is not None]
 
-    def _check_by_hand(self) -> None:
-        super()._check_by_hand()
-        if any(lane.hook is not None for lane in self.lanes):
-            raise refuse("a communication hook and --compress both replace the exchange; leave one of them out")
+    @property
+    def uncompressed(self) -> str:
+        if why := super().uncompressed:
+            return why
+        hooked = self._gradients is not None and any(lane.hook is not None for lane in self.lanes)
+        return "a communication hook and --compress both replace the exchange; leave one of them out" if hooked else ""
 
     def awaits_reduction(self) -> bool:
         """Of passes in evaluation mode, too; under no_sync() torchrun exchanges nothing either."""

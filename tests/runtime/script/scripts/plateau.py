@@ -33,7 +33,7 @@ with open(f"seen.{dist.get_rank()}", "w") as out:
                 module.bias.grad.copy_(flat[4:] / dist.get_world_size())
             optimizer.step()
             seen += index.tolist()
-            if what == "metric" and i % 3 == 2:
+            if (what == "metric" or (what == "late" and epoch)) and i % 3 == 2:
                 plateau.step(1.0)
             if what == "stop":
                 dist.broadcast(torch.zeros(1), 0)

@@ -12,8 +12,10 @@ from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import RefusalError
 from polyrhythm.runtime.script.notices import refuse, script_line
 
-Against: TypeAlias = Literal["apart", "unequal"]
-"""Policies whose workers make steps of their own, or those under which parameters differ after a step."""
+Against: TypeAlias = Literal["apart", "unequal", "aggregates", "reduces"]
+"""Policies whose workers make steps of their own, those under which parameters differ after a step, those that decide
+about a step whether all take its mean gradient, or those under which all always do.
+"""
 
 APART = "workers that make steps of their own"
 
@@ -47,8 +49,8 @@ class Objections:
         return against in self._found
 
     def note(self, against: Against, problem: str, place: str = "") -> None:
-        """The line of the script that is running, or another `place`, stands against such policies."""
-        if against not in self._found:
+        """This problem of the script's line that is running, or of a `place`, stands against such policies, if any."""
+        if problem and against not in self._found:
             self._found[against] = f"{place or script_line()}: {problem}"
 
     def refusal(self, problem: str, place: str = "") -> RefusalError:
@@ -85,8 +87,13 @@ def concerns(against: Against, policy: Policy[Any]) -> bool:
     """Whether a policy is one of these.
 
     >>> from polyrhythm.policies import parse_policy
-    >>> [[concerns(kind, parse_policy(spec)) for kind in ("apart", "unequal")] for spec in ("bsp", "local:4", "asp")]
-    [[False, False], [False, True], [True, True]]
+    >>> kinds = ("apart", "unequal", "reduces")
+    >>> [[concerns(kind, parse_policy(spec)) for kind in kinds] for spec in ("bsp", "local:4", "asp")]
+    [[False, False, True], [False, True, False], [True, True, False]]
     """
-    apart = runtime_placement(policy) != "every_rank"
-    return apart or (against == "unequal" and "replicas" in policy.traits.exchanges)
+    if against == "aggregates":
+        return getattr(policy, "aggregate", "") == "gradients"
+    apart, replicas = runtime_placement(policy) != "every_rank", "replicas" in policy.traits.exchanges
+    if against == "reduces":
+        return not (apart or replicas)
+    return apart or (against == "unequal" and replicas)

@@ -19,7 +19,7 @@ from polyrhythm.runtime.script.data.own_data import OwnData
 from polyrhythm.runtime.script.data.passes import Pass
 from polyrhythm.runtime.script.data.script_loader import ScriptLoader
 from polyrhythm.runtime.script.notices import callers, refuse, tell
-from polyrhythm.runtime.script.script_exchange import LaneExchange, ScriptExchange, StepExchange
+from polyrhythm.runtime.script.script_exchange import DECIDES, LaneExchange, ScriptExchange, StepExchange
 from polyrhythm.runtime.script.stalls import Stalls
 from polyrhythm.runtime.script.training.deferred_step import DeferredStep
 from polyrhythm.runtime.script.training.epoch_number import UNNUMBERED, place_beside_others, tell_unplaced
@@ -95,6 +95,8 @@ class ScriptSession(Session):
         super().__enter__()
         if len(parts_of(self._optimizer)) > 1:
             self._joint = JointStep(self._replica, self._worker, self._exchange)
+            self._objections.note("aggregates", DECIDES)
+        self._objections.note("reduces", self._exchange.uncompressed)
         self._client.objection = self._objections.to
         self._ear = WriterEar(self._client.reported) if self._client.config.watched else None
         self._handles += [self.loaded.listen(part) for part in parts_of(self._optimizer)]
@@ -292,6 +294,11 @@ class ScriptSession(Session):
     @cached_property
     def asked(self) -> Policy[Any]:  # by a scheduler in each step
         return parse_policy(self._client.config.policy)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether another policy comes in the place of one that the script turns out not to follow as it begins."""
+        return self._worker.phase is not None and self._worker.phase.may_refuse
 
     @property
     def has_batch(self) -> bool:

@@ -294,8 +294,9 @@ class Training:
 
     @property
     def later_apart(self) -> bool:
-        """Whether workers make steps of their own in a later part of the policy."""
-        return self.session is not None and apart_after(self.session.asked, self.session.policy)
+        """Whether workers make steps of their own in a later part of the policy, and no other comes in its place."""
+        session = self.session
+        return session is not None and not session.gives_way and apart_after(session.asked, session.policy)
 
     @property
     def switched_to(self) -> str:
