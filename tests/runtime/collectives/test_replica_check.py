@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from polyrhythm.errors import ReplicasDifferError
 from polyrhythm.runtime.collectives.membership import Generation
-from polyrhythm.runtime.collectives.replica_check import TOLERANCE, check_equal
+from polyrhythm.runtime.collectives.replica_check import TOLERANCE, check_equal, looked_at
 from polyrhythm.testing.processes import run_workers
 
 SIZE = 2
@@ -74,6 +74,10 @@ def test_a_number_that_is_finite_on_some_only_is_apart(store: TCPStore, odd: tup
 
 def test_what_is_finite_nowhere_is_not_apart(store: TCPStore) -> None:
     assert run_workers(said, SIZE, store.port, 1.0, False, (math.nan, math.nan)) == ["", ""]
+
+
+def test_both_parts_of_complex_numbers_are_looked_at() -> None:
+    assert looked_at(torch.tensor([1 + 2j, 3 - 4j])).tolist() == [1.0, 2.0, 3.0, -4.0]
 
 
 def test_rates_that_differ_are_named(store: TCPStore) -> None:

@@ -1,11 +1,14 @@
 """``--partition`` and ``--injection`` for scripts that know nothing of them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from polyrhythm.errors import RefusalError
+from polyrhythm.runtime.script import notices
 from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.order import JOB_SEED
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -86,6 +89,17 @@ def test_a_host_that_was_started_otherwise_is_refused() -> None:
         dealing.check_job(JobConfig(partition="defdp"), "train.py:7")
     with pytest.raises(RefusalError, match=r"the script's first step has taken its whole first epoch"):
         dealing.check_begin(0, "train.py:7")
+
+
+def test_a_loader_that_only_a_look_is_taken_at_may_have_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script has caught nothing that we only ask ourselves."""
+    monkeypatch.setattr(notices, "_made", [])
+    numbers: Any = range(4)
+    loader: DataLoader[int] = DataLoader(numbers, batch_size=2)
+    dealing = Dealing({"POLYRHYTHM_PARTITION": "seldp"}, rank=0, workers=2)
+    given = dealing.warm_up_batches(loader, False, lambda each: each._get_iterator())
+    assert [batch.tolist() for batch in given] == [[0, 1], [2, 3]]
+    assert notices.caught() is None
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ def spread(generation: Generation, parameters: Sequence[Tensor], optimizer: Opti
 def looked_at(parameter: Tensor) -> Tensor:
     part = local_part(parameter.detach())
     flat = part.reshape(-1) if part.is_contiguous() or part.dim() == 0 else part[0].reshape(-1)
-    return flat[:LOOKED_AT].double()
+    seen = flat[:LOOKED_AT]
+    return (torch.view_as_real(seen).reshape(-1) if seen.is_complex() else seen).double()
 
 
 def squared(part: Tensor) -> Tensor:
