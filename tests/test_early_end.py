@@ -150,6 +150,13 @@ def test_a_signal_during_imports_is_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("module", ["difflib", "subprocess", "polyrhythm.early_end"])
+def test_so_is_ctrl_c_before_signals_are_handled(module: str) -> None:
+    code = WHILE_IMPORTING.format(module=module, number=int(signal.SIGINT), words=("policies",))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "polyrhythm: interrupted\n")
+
+
 IN_SOURCE = """
 import signal, sys
 from polyrhythm.cli import app, main

@@ -122,6 +122,7 @@ class BusyLink(FakeLink):
 
 def replica_of(parameters: list[torch.Tensor]) -> SimpleNamespace:
     given = {"settings": tuple, "hide_gradients": lambda: None, "taken_over": 0, "damps": False}
+    given["of_groups_with"] = lambda *_: set()
     return SimpleNamespace(**given, parameters=parameters, optimizer=SimpleNamespace(state={}))
 
 

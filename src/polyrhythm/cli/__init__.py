@@ -4,10 +4,15 @@ import errno
 import os
 import signal
 import sys
-import threading
 
-from polyrhythm.early_end import early_end, unheard
-from polyrhythm.lines import say
+try:
+    import threading
+
+    from polyrhythm.early_end import early_end, unheard
+    from polyrhythm.lines import say
+except KeyboardInterrupt:  # `main`, which handles signals, does not run yet
+    print("polyrhythm: interrupted", file=sys.stderr)
+    sys.exit(128 + signal.SIGINT)
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What only writing comes to, and no mistake of ours."""

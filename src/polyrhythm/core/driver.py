@@ -7,7 +7,7 @@ that names the policy, the event and the worker that it is about.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from polyrhythm.core.ledger import Ledger, Ticket
 from polyrhythm.core.misuse import located, malformed, misshapen, misshown, raised, undeclared, uneven
@@ -84,6 +84,15 @@ def wanted_by(supervisor: Supervisor[Any], state: Any) -> Policy[Any]:
     if not isinstance(wanted, Policy):
         raise PolicyError(f"policy {supervisor.spec}: wanted must return a policy but returned {shown(wanted)}")
     return wanted
+
+
+def says(supervisor: Supervisor[Any], name: Literal["keeps", "goes_back"], state: Any) -> bool:
+    """Whether a supervisor wants this as the policy that it wants comes into force.
+
+    Raises:
+        PolicyError: if it raises.
+    """
+    return answer_of(supervisor, f"in {name}", lambda: bool(getattr(supervisor, name)(state)))
 
 
 class Driver:

@@ -3,6 +3,7 @@
 from typing import Any, Literal, TypeAlias
 
 from polyrhythm.core import Cluster, Policy, Supervisor, all_stages
+from polyrhythm.core.driver import answer_of, wanted_by
 from polyrhythm.errors import PolicyError
 
 RuntimePlacement: TypeAlias = Literal["servers", "every_rank", "coordinator"]
@@ -18,8 +19,9 @@ def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
         PolicyError: if its decisions, or those of a policy in the sequence, have no placement here.
     """
     if isinstance(policy, Supervisor):
-        return runtime_placement(policy.wanted(policy.init(Cluster(1))))
-    if placements := [part_placement(stage.policy) for stage in policy.stages(Cluster(1))]:
+        return runtime_placement(wanted_by(policy, answer_of(policy, "in init", policy.init, Cluster(1))))
+    stages = answer_of(policy, "in stages", policy.stages, Cluster(1))
+    if placements := [part_placement(stage.policy) for stage in stages]:
         return placements[0]
     traits = policy.traits
     if traits.shares and not traits.steady:
@@ -56,7 +58,7 @@ def apart_after(policy: Policy[Any], spec: str) -> bool:
     >>> [apart_after(parse_policy("switch:bsp@0.5,asp"), spec) for spec in ("bsp", "asp", "local:4")]
     [True, False, False]
     """
-    parts = [stage.policy for stage in all_stages(policy, Cluster(1))]
+    parts = [stage.policy for stage in answer_of(policy, "in stages", all_stages, policy, Cluster(1))]
     last = max((number for number, part in enumerate(parts) if part.spec == spec), default=len(parts))
     return any(runtime_placement(part) != "every_rank" for part in parts[last + 1 :])
 

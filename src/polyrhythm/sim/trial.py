@@ -9,6 +9,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
 from polyrhythm.core import Driver, Policy, Supervisor
+from polyrhythm.core.driver import says
 from polyrhythm.core.workload import SampleRange, Workload
 from polyrhythm.sim.clock import Calendar, Reminder
 from polyrhythm.sim.job import SimJob
@@ -50,9 +51,9 @@ def follow_switch(engine: Run) -> None:
     supervisor, state = engine.policy, engine.driver.state
     if not isinstance(supervisor, Supervisor):
         return
-    if supervisor.keeps(state):
+    if says(supervisor, "keeps", state):
         engine.trial = TrialStart(engine.numerics.keep(), engine.meter.samples, deepcopy(engine.workload))
-    elif engine.trial is not None and supervisor.goes_back(state):
+    elif engine.trial is not None and says(supervisor, "goes_back", state):
         go_back(engine, engine.trial)
         engine.trial = None
 

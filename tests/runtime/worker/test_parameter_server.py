@@ -12,7 +12,7 @@ from torch import nn
 
 import polyrhythm
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.worker.parameter_server import LOOK_EVERY, WRITTEN, LateBeginning
+from polyrhythm.runtime.worker.parameter_server import LOOK_EVERY, WRITTEN, LateBeginning, MissingGradients
 from polyrhythm.runtime.worker.replica import ScriptReplica
 from tests.runtime.jobs import Numbered, flat, make_model, make_optimizer, run_job
 
@@ -98,7 +98,9 @@ def late_beginning(*, stateful: bool = False, **options: Any) -> tuple[nn.Linear
     return model, LateBeginning(ScriptReplica(model, optimizer))
 
 
-def said_at(steps: list[tuple[bool, bool]], model: nn.Linear, late: LateBeginning, capsys: Capture) -> list[str]:
+def said_at(
+    steps: list[tuple[bool, bool]], model: nn.Linear, late: LateBeginning | MissingGradients, capsys: Capture
+) -> list[str]:
     """What is said in each step, in which weight and bias have a gradient or not."""
     said = []
     for weight, bias in steps:
@@ -130,3 +132,33 @@ def test_where_it_makes_no_difference_nothing_is_said(capsys: Capture, options: 
 def test_parameters_that_skip_a_step_are_not_late(capsys: Capture) -> None:
     model, late = late_beginning(momentum=0.9, dampening=0.5)
     assert said_at([(True, True), (True, False), (True, True)], model, late, capsys) == ["", "", ""]
+
+
+def missing_gradients(**options: Any) -> tuple[nn.Linear, MissingGradients]:
+    model = nn.Linear(2, 1)
+    return model, MissingGradients(ScriptReplica(model, torch.optim.SGD(model.parameters(), lr=0.1, **options)))
+
+
+ALL, WITHOUT_BIAS, NOTHING = (True, True), (True, False), (False, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "at"),
+    [
+        ({"weight_decay": 0.1}, [NOTHING, WITHOUT_BIAS, WITHOUT_BIAS], 1),
+        ({"momentum": 0.9}, [WITHOUT_BIAS, ALL, WITHOUT_BIAS, WITHOUT_BIAS], 2),
+    ],
+)
+def test_a_parameter_that_servers_move_without_a_gradient_is_named_once(
+    options: dict[str, Any], steps: list[tuple[bool, bool]], at: int, capsys: Capture
+) -> None:
+    model, missing = missing_gradients(**options)
+    said = said_at(steps, model, missing, capsys)
+    assert said[at].startswith("polyrhythm: bias has no gradient in a step, which to servers is one of zero")
+    assert [line for number, line in enumerate(said) if number != at] == [""] * (len(steps) - 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}])
+def test_one_that_stays_as_it_is_is_not(options: dict[str, Any], capsys: Capture) -> None:
+    model, missing = missing_gradients(**options)
+    assert said_at([WITHOUT_BIAS, WITHOUT_BIAS], model, missing, capsys) == ["", ""]

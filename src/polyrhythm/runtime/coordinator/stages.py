@@ -8,10 +8,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor, all_stages
-from polyrhythm.core.driver import answer_of, wanted_by
+from polyrhythm.core.driver import answer_of, says, wanted_by
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError, SpecError, UsageError
 from polyrhythm.policies import is_built_in, parse_loaded_policy, parse_policy
@@ -134,10 +134,9 @@ class Stages:
         """Whether a supervisor wants the next phase to begin in the state that was kept last."""
         return self._supervisor_says("goes_back")
 
-    def _supervisor_says(self, name: str) -> bool:
+    def _supervisor_says(self, name: Literal["keeps", "goes_back"]) -> bool:
         policy, known = self.policy, self.known
-        asked = isinstance(policy, Supervisor) and known is not None
-        return asked and bool(answer_of(policy, f"in {name}", getattr(policy, name), known))
+        return isinstance(policy, Supervisor) and known is not None and says(policy, name, known)
 
     def observe(self, job: Job, policy: Policy[Any], event: Event, decisions: Decisions) -> str:
         """Show a supervisor what the policy in force was told and has decided; what it remarks that is new.

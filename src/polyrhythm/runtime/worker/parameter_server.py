@@ -42,6 +42,15 @@ BEGUN = (
 )
 
 
+MOVED = (
+    "{} has no gradient in a step, which to servers is one of zero: weight decay and momentum go on moving it; freeze "
+    "it (requires_grad=False), or use a policy on workers, such as local"
+)
+
+CARRYING = ("momentum", "betas")
+"""Options of optimizers that carry gradients on into later steps."""
+
+
 class LateBeginning:
     """Says which parameter has its first gradient after a step of others, where that makes a difference on servers.
 
@@ -66,6 +75,35 @@ class LateBeginning:
             self._watches = False
             if first_to_say(BEGUN):
                 say(BEGUN.format(name))
+
+
+class MissingGradients:
+    """Says which parameter servers move in a step that has no gradient for it: torch's optimizers leave it as it is.
+
+    Args:
+        replica: the worker's.
+    """
+
+    def __init__(self, replica: ScriptReplica) -> None:
+        self._replica = replica
+        self._decayed, self._carried = replica.of_groups_with("weight_decay"), replica.of_groups_with(*CARRYING)
+        self._begun = {p for p in replica.parameters if not is_stateless(replica.optimizer.state.get(p, {}))}
+        self._watches = bool(self._decayed | self._carried)
+
+    def look(self) -> None:
+        """At the gradients of a step; one that has none at all is not made."""
+        if not self._watches:
+            return
+        every = self._replica.parameters
+        without = {p for p in every if p.grad is None}
+        moved = without & (self._decayed | (self._carried & self._begun)) if len(without) < len(every) else set()
+        if len(self._begun) < len(every):
+            self._begun |= {*every} - without
+        if moved:
+            self._watches = False
+            name = next(name for name, p in self._replica.names.items() if p in moved)
+            if first_to_say(MOVED):
+                say(MOVED.format(name))
 
 
 class Granted:
@@ -180,7 +218,7 @@ class ParameterServerMode(Granted):
         self._sent = VOID, 0
         """Number and samples of the step whose gradient was sent last."""
         self._read = 0
-        self._late: LateBeginning | None = None
+        self._looks: tuple[LateBeginning | MissingGradients, ...] = ()
         self._sizes: tuple[int, Tensor] | None = None
         """Of the parameters, as they were taken over for the step under way, if it is looked at."""
 
@@ -197,8 +235,10 @@ class ParameterServerMode(Granted):
         """
         if self._is_written():
             raise UsageError(WRITTEN)
-        self._late = self._late or LateBeginning(self._context.replica)
-        self._late.look()
+        replica = self._context.replica
+        self._looks = self._looks or (LateBeginning(replica), MissingGradients(replica))
+        for each in self._looks:
+            each.look()
         self._push(samples)
         self._context.replica.hide_gradients()
 

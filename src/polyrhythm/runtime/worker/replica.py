@@ -222,6 +222,11 @@ class ScriptReplica:
         rows = [(type(part), group) for part, count in parts for group in part.param_groups[:count]]
         return [rows[number] for number in self._trained]
 
+    def of_groups_with(self, *names: str) -> set[nn.Parameter]:
+        """Parameters of the groups in which one of these options is in force."""
+        pairs = zip(self._rows(), self._groups, strict=True)
+        return {p for (_, row), group in pairs if any(row.get(name) for name in names) for p in group}
+
     @property
     def elementwise(self) -> bool:
         """Whether the servers hold one vector for each group, or one tensor for each parameter."""
