@@ -56,7 +56,7 @@ def install(script: AdaptedScript) -> None:
     if script.rank:
         remember_files(script.files, lambda: script.distributed or script.dormant)
     patch_wrapper(script)
-    patch_compile()
+    patch_compile(script)
     patch_loaders(script)
     patch_groups(script, start)
     patch_sight(script)
@@ -138,13 +138,14 @@ def refuse_uncovered() -> None:
         )
 
 
-def patch_compile() -> None:
+def patch_compile(script: AdaptedScript) -> None:
     """A compiled DistributedDataParallel is one around a compiled module; it looks as torch's own does."""
     original = torch.compile
 
     @functools.wraps(original)
     def compile_(model: Any = None, **options: Any) -> Any:
         hide_from_compiler()
+        script.compiled()
         if not is_wrapper(model):
             return original(model, **options)
         model.compile(**options)
@@ -282,7 +283,7 @@ def patch_groups(script: AdaptedScript, start: SharedStart) -> None:
         if script.dormant or asked_by_us():
             init_original(backend, *args, **kwargs)
             return
-        script.distributed = True
+        script.formed_group()
         kwargs.pop("device_id", None)
         names_given = ("init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options")
         given = {**dict(zip(names_given, args, strict=False)), **kwargs}
