@@ -54,7 +54,7 @@ REFUSED = {
     "fused": ("scaler.step(optimizer)", "a GradScaler with a fused optimizer hides the true gradients"),
     "by its forward": (
         "# of a model that was not called",
-        "its parameters are of no model that was called before, or another optimizer's; call",
+        "its parameters are of no model that was called before the first step; call models themselves",
     ),
     "again": ("# of the same mini-batch", "optimizer.step without a mini-batch of the training loader"),
 }

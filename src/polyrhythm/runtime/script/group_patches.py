@@ -80,7 +80,7 @@ def beginning(script: AdaptedScript, start: SharedStart, names: dict[str, str]) 
         if script.dormant or asked_by_us():
             original(backend, *args, **kwargs)
             return
-        script.distributed = True
+        script.formed_group()
         kwargs.pop("device_id", None)
         names_given = ("init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options")
         given = {**dict(zip(names_given, args, strict=False)), **kwargs}

@@ -54,7 +54,7 @@ def install(script: AdaptedScript) -> None:
     if script.rank:
         remember_files(script.files, lambda: script.distributed or script.dormant)
     patch_wrapper(script)
-    patch_compile()
+    patch_compile(script)
     patch_loaders(script)
     patch_groups(script, start)
     patch_sight(script)
@@ -113,13 +113,14 @@ def within_group(init_device_mesh: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
-def patch_compile() -> None:
+def patch_compile(script: AdaptedScript) -> None:
     """A compiled DistributedDataParallel is one around a compiled module; it looks as torch's own does."""
     original = torch.compile
 
     @functools.wraps(original)
     def compile_(model: Any = None, **options: Any) -> Any:
         hide_from_compiler()
+        script.compiled()
         if not is_wrapper(model):
             return original(model, **options)
         model.compile(**options)

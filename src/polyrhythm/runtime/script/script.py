@@ -54,6 +54,16 @@ class AdaptedScript(ScriptFacts):
         lane.called, lane.returned = self.forward, self.returned
         tell("DistributedDataParallel follows the policy")
 
+    def formed_group(self) -> None:
+        self.distributed = True
+        self._training.warm_up.seen.run_compiled()
+
+    def compiled(self) -> None:
+        """The script has something compiled. One with ranks calls a wrapper, which is seen."""
+        self.compiles = True
+        if self.session is None and not (self.distributed or self.dormant):
+            self._training.warm_up.seen.run_eagerly()
+
     def made_optimizer(self, optimizer: Optimizer) -> None:
         if asked_by_us():
             return
@@ -166,6 +176,8 @@ class AdaptedScript(ScriptFacts):
         self.objections.begin_again()
         self.loaders.begin_again()
         self._training = Training(self, self, self.forward)
+        if self.compiles:
+            self.compiled()
 
     def leave_alone(self) -> None:
         """It opens a session itself; what it calls is not watched, nor held, any more."""

@@ -38,6 +38,10 @@ def build(order):
         return torch.compile(DistributedDataParallel(model), backend=counting)
     if order == "alone":
         return torch.compile(model, backend=counting)
+    if order == "alone-method":
+        model.compile(backend=counting)
+    if order.startswith("alone"):
+        return model
     return DistributedDataParallel(model)
 
 
@@ -59,26 +63,26 @@ class Loop:
 
 def main(order):
     torch.manual_seed(0)
-    if order != "alone":
+    if not order.startswith("alone"):
         dist.init_process_group("gloo")
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(x, x.sum(1, keepdim=True))
-    sampler = None if order == "alone" else DistributedSampler(data)
+    sampler = None if order.startswith("alone") else DistributedSampler(data)
     loader = DataLoader(data, 8, sampler=sampler)
     model = build(order)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loop = Loop(model, optimizer)
-    if order in ("loss", "step", "whole"):
-        setattr(loop, order, torch.compile(getattr(loop, order), backend=counting))
+    if (name := order.removeprefix("alone-")) in ("loss", "step", "whole"):
+        setattr(loop, name, torch.compile(getattr(loop, name), backend=counting))
     for _ in range(2):
         for x, y in loader:
             loop.whole(x, y)
         with torch.no_grad():
             model(x)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-    rank = dist.get_rank() if order != "alone" else 0
+    rank = dist.get_rank() if not order.startswith("alone") else 0
     Path(f"end.{rank}").write_text(f"{sorted(GRAPHS)}\n{weights.tolist()}\n")
-    if order != "alone":
+    if not order.startswith("alone"):
         dist.destroy_process_group()
 
 

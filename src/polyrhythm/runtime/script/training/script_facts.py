@@ -27,6 +27,7 @@ class ScriptFacts:
         dormant: whether the script uses Polyrhythm itself, and nothing is to be adapted.
         follows: whether the script has come to train in a session, its own or ours.
         distributed: whether the script knows of its ranks; otherwise it was written for a single process.
+        compiles: whether it uses the compiler.
         loads: whether it has loaded parameters outside of a session, as of a snapshot.
         lanes: the exchanges of its wrappers.
         trainings: that are over.
@@ -38,7 +39,7 @@ class ScriptFacts:
 
     def __init__(self, rank: int, workers: int, schedules: Schedules, objections: Objections) -> None:
         self.rank, self.workers = rank, workers
-        self.dormant = self.follows = self.distributed = self.loads = False
+        self.dormant = self.follows = self.distributed = self.compiles = self.loads = False
         self.lanes: list[Lane] = []
         self.trainings = 0
         self.copied: weakref.WeakSet[Optimizer] = weakref.WeakSet()

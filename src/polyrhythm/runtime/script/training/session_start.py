@@ -1,6 +1,6 @@
 """How a session is opened once the warm-up step has shown what the script trains, and how."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch.distributed as dist
@@ -29,8 +29,12 @@ from polyrhythm.runtime.worker.optimizers import JointOptimizer
 
 MADE_LATE = "another optimizer steps for the first time; make all before the first step, each for parameters of its own"
 NOT_FOUND = (
-    "another optimizer steps for the first time, and its parameters are of no model that was called before, or another "
-    "optimizer's; call models themselves, not their forward(), and give each parameter to one optimizer"
+    "another optimizer steps for the first time, and its parameters are of no model that was called before the first "
+    "step; call models themselves, not their forward(), and one that trains later once before, under torch.no_grad()"
+)
+SHARED = (
+    "another optimizer steps parameters of one that has stepped, and a policy has one optimizer for each; make it "
+    "between two epochs, after the last step of the other: then it has a training of its own. Or change the lr instead"
 )
 
 
@@ -62,21 +66,29 @@ JOINED = (
 
 
 def disjoint(
-    trained: Iterable[Optimizer], others: Iterable[Optimizer], warm_up: WarmUpStep, loose: bool
+    trained: Iterable[Optimizer], others: Iterable[Optimizer], warm_up: WarmUpStep, lanes: Sequence[Lane]
 ) -> list[Optimizer]:
-    """The optimizers that have stepped, and others that may: for parameters of their own in the same models.
+    """The optimizers that have stepped, and others that may: for parameters of their own in models that are known.
 
-    If `loose`, also those for tensors that belong to no model.
+    Those are what is wrapped, and what was called. Without a wrapper, tensors that belong to no model are trained, too.
     """
     found = list(trained)
     taken = {p for each in found for group in each.param_groups for p in group["params"]}
+    wrapped = {p for lane in lanes for p in lane.module.parameters()}
     for each in others:
         own = {p for group in each.param_groups for p in group["params"]}
-        outside = loose and not any(isinstance(p, nn.Parameter) for p in own)
-        if own.isdisjoint(taken) and (outside or warm_up.has_seen(each)):
+        outside = not lanes and not any(isinstance(p, nn.Parameter) for p in own)
+        if own.isdisjoint(taken) and (outside or own <= wrapped or warm_up.has_seen(each)):
             found.append(each)
             taken |= own
     return found
+
+
+def why_not(late: Optimizer, session: ScriptSession) -> str:
+    """Why this, which steps for the first time, is in no training."""
+    if not set(trained_by(late)).isdisjoint(session.parameters):
+        return SHARED
+    return MADE_LATE if late in session.later else NOT_FOUND
 
 
 def lanes_of(optimizer: Optimizer, lanes: Iterable[Lane]) -> list[Lane]:
@@ -142,7 +154,7 @@ def open_session(
         measured: whether the data have a length.
     """
     seen = warm_up.seen
-    optimizers = disjoint(warm_up.optimizers, script.optimizers, seen, loose=not script.lanes)
+    optimizers = disjoint(warm_up.optimizers, script.optimizers, seen, script.lanes)
     warm_up.optimizers = dict.fromkeys(optimizers)
     optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
     check_wrapped(optimizer, seen.called, script.lanes, seen.stepped_at)

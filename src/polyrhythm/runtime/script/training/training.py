@@ -27,12 +27,11 @@ from polyrhythm.runtime.script.training.session import ScriptSession
 from polyrhythm.runtime.script.training.session_start import (
     COPIED_OPTIMIZER,
     JOINED,
-    MADE_LATE,
-    NOT_FOUND,
     RETURNS,
     begin_dealt,
     begin_own,
     open_session,
+    why_not,
 )
 from polyrhythm.runtime.script.training.warm_up import Arguments, check_step, run_closure
 from polyrhythm.runtime.script.training.warm_up_steps import WarmUpSteps
@@ -200,7 +199,7 @@ class Training:
         if self.session is not None:
             if optimizer in self._script.trained_before:
                 raise refuse(RETURNS)
-            raise refuse(MADE_LATE if optimizer in self.session.later else NOT_FOUND)
+            raise refuse(why_not(optimizer, self.session))
         self.warm_up.optimizers[optimizer] = None
         return True
 

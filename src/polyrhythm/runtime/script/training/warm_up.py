@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
@@ -65,6 +65,7 @@ class WarmUpStep:
         # Compiled modules warn of global hooks; ours is for one step, and does nothing inside a graph.
         warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
         self._hook = register_module_forward_pre_hook(ForwardHook(self._forward))
+        self._eager = ExitStack()
 
     def backward(self) -> None:
         self.backwards += 1
@@ -156,8 +157,17 @@ class WarmUpStep:
         elif not trained:
             tell("the script has ended and trained nothing", "script")
 
+    def run_eagerly(self) -> None:
+        """Until a session takes over, what is compiled runs as it is written: within a graph no module is seen."""
+        self.run_compiled()
+        self._eager.enter_context(torch.compiler.set_stance("force_eager"))
+
+    def run_compiled(self) -> None:
+        self._eager.close()
+
     def close(self) -> None:
         self._hook.remove()
+        self.run_compiled()
         for kept in self._called, self._frozen, self._after:
             kept.clear()
 
