@@ -16,7 +16,7 @@ from polyrhythm.runtime.coordinator.phases.shares import check_own_data, check_s
 from polyrhythm.runtime.coordinator.stages import Stages
 from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
-from tests.changing import STEPS, Changing, ChangingState
+from tests.changing import ARMS, STEPS, Changing, ChangingState
 from tests.runtime.coordinator.test_coordinator import processed_once
 from tests.runtime.fake_job import FakeJob
 
@@ -43,6 +43,19 @@ def test_what_the_script_cannot_follow_is_not_tried_again(
     assert {"bsp", "balanced", "local:2"} <= {*stepped}
     assert job.coordinator.choice.stages.known.barred == {"asp"}
     assert caplog.text.count("train.py:3: no; tests.changing:Changing goes on without asp") == 1
+    processed_once(job)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_several_that_the_script_cannot_follow_are_no_attempts_to_meet(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    against = {arm.spec: 2 for arm in ARMS if arm.spec != "local:2"}
+    monkeypatch.setattr(FakeJob, "against", against)
+    job = FakeJob("tests.changing:Changing", workers=3, samples=240, batch_size=4, epochs=2, seed=seed)
+    job.run({})
+    assert job.given_up == ""
+    assert {trace.header.policy for trace in job.traced() if trace.entries} == {"local:2"}
     processed_once(job)
 
 

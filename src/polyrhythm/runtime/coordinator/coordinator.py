@@ -292,7 +292,7 @@ class Coordinator:
         elif self.entry is None or not self.entry.knows(message.detail):
             log.warning("rank %d: exchange failed after step %d: %s", worker, message.completed, message.detail)
         if self.entry is not None:
-            self._heed(self.entry.fail(worker, message.detail), self.entry)
+            self._heed(self.entry.fail(worker, message.detail, message.broken), self.entry)
         elif self._mode.on_workers:
             self._mode.collective_failed(worker, message)
             self._request_stop()
@@ -378,7 +378,7 @@ class Coordinator:
         """Everyone stands: those who are left enter another phase."""
         self._state.not_entered(entry)
         self._mode, self.entry = PhaseKind(self.phase), None
-        self._failed_entries = 0 if entry.lost else self._failed_entries + 1
+        self._failed_entries = 0 if entry.lost or entry.refused else self._failed_entries + 1
         if self._failed_entries < ATTEMPTS:
             self._start_phase()
         else:

@@ -25,6 +25,7 @@ class PhaseEntry:
         inside: live members that have entered, and so have the state on which all agree.
         lost: members that are gone.
         trouble: what went wrong first; empty if nothing has.
+        refused: whether a member could have entered, and its script cannot follow the policy.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class PhaseEntry:
         self.goes_back = goes_back
         self.inside: set[int] = set()
         self.lost: set[int] = set()
-        self.trouble = ""
+        self.trouble, self.refused = "", False
         self.source = source
         self.awaited, self._together = set(members), together
         self._failed: set[int] = set()
@@ -60,10 +61,11 @@ class PhaseEntry:
             self.inside.add(worker)
             self.source = None if worker == self.source else self.source
 
-    def fail(self, worker: int, reason: str) -> bool:
-        """A member could not enter; whether this is the first that went wrong."""
+    def fail(self, worker: int, reason: str, refused: bool = False) -> bool:
+        """A member could not enter, or has refused it; whether this is the first that went wrong."""
         if worker not in self.awaited:
             return False
+        self.refused |= refused
         self.awaited.remove(worker)
         self._failed.add(worker)
         return self._note(f"rank {worker}: {reason}")

@@ -158,12 +158,12 @@ class Stages:
         return self._remark if self._remark != remark else ""
 
     def bar(self, policy: Policy[Any], reason: str) -> bool:
-        """Tell a supervisor that a policy cannot run here; whether there is one that wants it."""
+        """Tell a supervisor that a policy cannot run here; whether there is one that wants another then."""
         supervisor, known = self.policy, self.known
         if not isinstance(supervisor, Supervisor) or known is None or wanted_by(supervisor, known) != policy:
             return False
         self.known = answer_of(supervisor, "in bar", supervisor.bar, known, policy, reason)
-        return True
+        return wanted_by(supervisor, self.known) != policy
 
 
 def begun(supervisor: Supervisor[Any], cluster: Cluster, job: Job) -> Any:

@@ -57,6 +57,9 @@ SHORTEST_S, LONGEST_S = 5e-5, 0.01
 
 REMIND_S = 1.0
 
+MOST_SEEN = 256
+"""Collectives that are looked at once; of a script that has more, with other sizes each time, every one is."""
+
 
 class ScriptGroup(SwitchGroup):
     """All ranks of the job, or some of them.
@@ -246,6 +249,10 @@ class OwnValues:
 
     def __init__(self) -> None:
         self._places: set[str] = set()
+        self._seen: set[tuple[str, int]] = set()
+        """Lines where workers that make all steps together have come to one, and how much it takes: a look at all
+        parameters costs something in each step.
+        """
         self.followed: Followed | None = None
         """Until the next step; mostly there is nothing to follow."""
 
@@ -272,6 +279,10 @@ class OwnValues:
         """
         if objections.knows("apart"):
             return
+        if (seen := (script_line(), sum(tensor.numel() for tensor in outputs))) in self._seen:
+            return
+        if len(self._seen) < MOST_SEEN:
+            self._seen.add(seen)
         call = f"{name.strip('_').removesuffix('_base')} inside the step loop"
         if name not in OWN or takes_gradients(outputs, parameters):
             objections.foresee(lambda who: f"{call}, for which {who} have no common value; {SHARE_OR_MOVE}")

@@ -6,6 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -25,7 +26,10 @@ with open(f"seen.{dist.get_rank()}", "w") as out:
         seen = []
         for i, (x, index) in enumerate(loader):
             optimizer.zero_grad()
-            model(x).square().mean().backward()
+            loss = model(x).square().mean()
+            if what == "differentiated":
+                loss = functional.all_reduce(loss)
+            loss.backward()
             if what == "flattened":
                 flat = torch.cat([p.grad.flatten() for p in module.parameters()])
                 dist.all_reduce(flat)
