@@ -15,10 +15,12 @@ caught.
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import count
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, getsignal
 from traceback import walk_tb
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 REFUSED = 2
 """Exit status of a process that has said what its user did wrong."""
@@ -102,6 +104,35 @@ class DataError(UsageError):
 
 class RefusalError(UsageError):
     """A script does something that has no meaning under a policy, or that cannot be adapted for sure."""
+
+
+class NotedRefusalError(RefusalError):
+    """A refusal that leaves its line behind if it was raised and is gone: the script has caught it, unless we have.
+
+    It is not kept for that, nor are the frames of its traceback and all that the script has in them.
+
+    Attributes:
+        alive: those that are there.
+        first: number and line of the first of those that were caught.
+    """
+
+    alive: ClassVar["WeakSet[NotedRefusalError]"] = WeakSet()
+    first: ClassVar[tuple[int, str] | None] = None
+    _numbers = count()
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.number, self.overlooked = next(self._numbers), False
+        self.alive.add(self)
+
+    def note(self) -> None:
+        """Leave the line behind, if this was raised and we have not caught it."""
+        if self.__traceback__ is None or self.overlooked:
+            return
+        if self.first is None or self.number < self.first[0]:
+            NotedRefusalError.first = self.number, str(self)
+
+    __del__ = note
 
 
 class ClusterError(PolyrhythmError, RuntimeError):

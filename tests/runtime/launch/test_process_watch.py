@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen
+from subprocess import PIPE, Popen
 from typing import Any
 from unittest.mock import patch
 
@@ -97,6 +97,30 @@ def test_the_coordinator_hears_who_has_said_why_it_ends(tmp_path: Path) -> None:
     (tmp_path / "statuses").write_text(f"1 0 {REFUSED}\n")
     (told,) = run_workers(watch_ends, 1, str(tmp_path / "statuses"))
     assert told == [(0, False), (1, True)]
+
+
+def watch_one_that_has_left(_: int, statuses: str) -> list[str]:
+    """One worker fails while the process of another, which has left the job, has not ended yet; what is said."""
+    said = list[str]()
+    os.environ[STATUSES] = statuses
+    last = Popen(["cat"], stdin=PIPE)
+
+    def say(line: str) -> None:
+        said.append(line)
+        assert last.stdin is not None
+        last.stdin.close()
+
+    with patch.object(process_watch, "say", say):
+        workers: dict[int, RunningProcess] = {0: Popen(["false"]), 1: last}
+        process_watch.ProcessWatch(Address("unix:@none", "job", ""), None, workers, 1.0, 1.0).wait()
+    return said
+
+
+def test_who_has_left_does_not_go_on(tmp_path: Path) -> None:
+    """Its process writes a last file, say."""
+    (tmp_path / "statuses").write_text(f"1 0 {LEFT}\n")
+    (said,) = run_workers(watch_one_that_has_left, 1, str(tmp_path / "statuses"))
+    assert said == ["rank 0 failed with exit code 1"]
 
 
 def launch_signalled(_: int, script: str) -> tuple[object, list[str]]:

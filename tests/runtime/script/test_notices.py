@@ -4,8 +4,8 @@ import weakref
 
 import pytest
 
-from polyrhythm.errors import RefusalError
-from polyrhythm.runtime.script.notices import NotedRefusalError, caught, overlook, refuse
+from polyrhythm.errors import NotedRefusalError, RefusalError
+from polyrhythm.runtime.script.notices import caught, overlook, refuse
 
 
 class Batch:

@@ -126,9 +126,10 @@ class ProcessWatch:
             say(f"{f'{self._silence}; the coordinator' if self._silence else late} is ended")
 
     def _left(self, codes: dict[int, int]) -> int:
-        """Workers all of whose processes are there."""
+        """Workers all of whose processes are there, and none about to end."""
         size = self._group_size
-        return len({rank // size for rank in self._workers} - {rank // size for rank in codes})
+        ending = {rank for rank in self._workers if self._restarts.is_ending(self._local(rank), rank)}
+        return len({rank // size for rank in self._workers} - {rank // size for rank in codes.keys() | ending})
 
     def _end_group(self, rank: int, code: int, codes: dict[int, int]) -> bool:
         """Whether others of its group are there, who cannot go on without a process that has failed."""

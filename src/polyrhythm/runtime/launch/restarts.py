@@ -73,6 +73,10 @@ class Restarts:
         """Whether a worker has ended so because we have it so; it has said why."""
         return (local_rank, self._newest.get(rank, 0), code) in read_statuses()
 
+    def is_ending(self, local_rank: int, rank: int) -> bool:
+        """Whether a worker has announced how it ends: it has left the job, though its process may go on for a time."""
+        return any(told[:2] == (local_rank, self._newest.get(rank, 0)) for told in read_statuses())
+
     def meaning(self, local_rank: int, rank: int, code: int) -> int:
         """The exit status of a worker; that of a script that has ended itself with one of ours is only a failure."""
         return FAILED if code in ENDS[1:] and not self.is_ours(local_rank, rank, code) else code

@@ -4,13 +4,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar
-from weakref import WeakSet
 
-from polyrhythm.errors import RefusalError, UsageError
+from polyrhythm.errors import NotedRefusalError, RefusalError, UsageError
 from polyrhythm.lines import say
 
 OURS = os.path.realpath(Path(__file__).parents[2]) + os.sep
@@ -23,34 +20,6 @@ FOREIGN = (
 """Folders whose code is not the user's."""
 INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 """In the path of what is installed beside this environment: for the user alone, or for the whole system."""
-
-
-class NotedRefusalError(RefusalError):
-    """A refusal that leaves its line behind if it was raised and is gone: the script has caught it, unless we have.
-
-    It is not kept for that, nor are the frames of its traceback and all that the script has in them.
-
-    Attributes:
-        alive: those that are there.
-        first: number and line of the first of those that were caught.
-    """
-
-    alive: ClassVar["WeakSet[NotedRefusalError]"] = WeakSet()
-    first: ClassVar[tuple[int, str] | None] = None
-    _numbers = count()
-
-    def __init__(self, line: str) -> None:
-        super().__init__(line)
-        self.number, self.overlooked = next(self._numbers), False
-        self.alive.add(self)
-
-    def note(self) -> None:
-        if self.__traceback__ is None or self.overlooked:
-            return
-        if self.first is None or self.number < self.first[0]:
-            NotedRefusalError.first = self.number, str(self)
-
-    __del__ = note
 
 
 def refuse(problem: str, place: str = "") -> RefusalError:
