@@ -38,3 +38,9 @@ def test_bsp_is_what_torchrun_does(tmp_path: Path, order: str) -> None:
 def test_what_is_compiled_follows_other_policies(tmp_path: Path, order: str, graphs: list[int]) -> None:
     run = adapted(tmp_path, "compiled.py", order, policy="asp", stand_in=False)
     assert ends(run, 0)[0] == str(graphs)
+
+
+def test_a_function_that_calls_the_model_of_a_session_is_compiled(tmp_path: Path) -> None:
+    compiled = adapted(tmp_path / "compiled", "compiled.py", "session-whole", stand_in=False)
+    written = adapted(tmp_path / "written", "compiled.py", "session-not", stand_in=False)
+    assert {*ends(compiled, 0), *ends(compiled, 1)} == {*ends(written, 0)}

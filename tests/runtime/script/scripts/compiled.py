@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+import polyrhythm
+
 GRAPHS = set()
 
 
@@ -61,7 +63,25 @@ class Loop:
         self.step()
 
 
+def within_session(order):
+    """Compiled when the session has the model, or `session-not` at all."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with polyrhythm.session(model, optimizer) as session:
+        loop = Loop(model, optimizer)
+        if order == "session-whole":
+            loop.whole = torch.compile(loop.whole, backend=counting)
+        data = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
+        for x, y in session.loader(TensorDataset(data, data.sum(1, keepdim=True)), batch_size=8):
+            loop.whole(x, y)
+    Path(f"end.{session.rank}").write_text(f"{[*map(torch.Tensor.tolist, model.parameters())]}\n")
+
+
 def main(order):
+    if order.startswith("session"):
+        within_session(order)
+        return
     torch.manual_seed(0)
     if not order.startswith("alone"):
         dist.init_process_group("gloo")
