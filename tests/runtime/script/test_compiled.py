@@ -8,7 +8,7 @@ from tests.runtime.script.runs import Run, adapted, plain
 
 
 def ends(run: Run, rank: int) -> list[str]:
-    """Operations in each graph, and the weights."""
+    """Operations in each graph, of which evaluation has its own, and the weights."""
     return (run.folder / f"end.{rank}").read_text(encoding="utf-8").splitlines()
 
 
@@ -24,10 +24,10 @@ def test_bsp_is_what_torchrun_does(tmp_path: Path, order: str) -> None:
 @pytest.mark.parametrize(
     ("order", "graphs"),
     [
-        ("inside", [3]),
-        ("outside", [3]),
-        ("alone", [3]),
-        ("alone-method", [3]),
+        ("inside", [3, 3]),
+        ("outside", [3, 3]),
+        ("alone", [3, 3]),
+        ("alone-method", [3, 3]),
         ("alone-loss", [4]),
         ("alone-whole", [4]),
         ("loss", [1, 3]),

@@ -182,7 +182,7 @@ class AdaptedScript(ScriptFacts):
     def leave_alone(self) -> None:
         """It opens a session itself; what it calls is not watched, nor held, any more."""
         self.dormant = self.follows = True
-        self._training.warm_up.seen.close()
+        self._training.warm_up.seen.close(compiled=False)
 
     def check_end(self) -> None:
         """The script has come to its end by itself."""

@@ -18,7 +18,7 @@ def training() -> Iterator[Training]:
     made._steps = Mock(own=False, drawn=False)
     made._thread = threading.get_ident()
     yield made
-    made.warm_up.seen.close()
+    made.warm_up.seen.close(compiled=False)
 
 
 @pytest.mark.parametrize("aside", [False, True])

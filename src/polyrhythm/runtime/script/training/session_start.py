@@ -154,7 +154,8 @@ def open_session(
         measured: whether the data have a length.
     """
     seen = warm_up.seen
-    optimizers = disjoint(warm_up.optimizers, script.optimizers, seen, script.lanes)
+    others = [each for each in script.optimizers if each not in script.trained_before]
+    optimizers = disjoint(warm_up.optimizers, others, seen, script.lanes)
     warm_up.optimizers = dict.fromkeys(optimizers)
     optimizer = optimizers[0] if len(optimizers) == 1 else JointOptimizer(optimizers)
     check_wrapped(optimizer, seen.called, script.lanes, seen.stepped_at)
@@ -173,7 +174,7 @@ def entered(
     script: ScriptFacts, optimizer: Optimizer, model: nn.Module, seen: WarmUpStep, measured: bool
 ) -> ScriptSession:
     moving, changes = seen.moving(model), seen.changed
-    seen.close()
+    seen.close(script.compiles and script.distributed)
     try:
         planned = planned_epochs()
         told = arguments_of(planned), moving, script.objections, script.trainings

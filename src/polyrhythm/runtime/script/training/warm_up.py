@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn import Parameter
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import LBFGS, Optimizer
 
 from polyrhythm.runtime.script.data.own_data import rows
-from polyrhythm.runtime.script.forward_hook import ForwardHook
+from polyrhythm.runtime.script.forward_hook import HOOK_OF_ALL, ForwardHook
 from polyrhythm.runtime.script.notices import refuse, script_line, tell
 
 LOOKED_AT = 64
@@ -62,9 +61,9 @@ class WarmUpStep:
         self._called: dict[nn.Module, None] = {}
         self._first: nn.Module | None = None
         self._frozen: dict[Parameter, tuple[int, int, Tensor]] = {}
-        # Compiled modules warn of global hooks; ours is for one step, and does nothing inside a graph.
+        # Compiled modules warn of global hooks; ours does nothing inside a graph.
         warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
-        self._hook = register_module_forward_pre_hook(ForwardHook(self._forward))
+        HOOK_OF_ALL.begin(self._forward)
         self._eager = ExitStack()
 
     def backward(self) -> None:
@@ -165,8 +164,9 @@ class WarmUpStep:
     def run_compiled(self) -> None:
         self._eager.close()
 
-    def close(self) -> None:
-        self._hook.remove()
+    def close(self, compiled: bool) -> None:
+        """A session takes over, perhaps from a script that has something `compiled` already."""
+        HOOK_OF_ALL.end(stays=compiled)
         self.run_compiled()
         for kept in self._called, self._frozen, self._after:
             kept.clear()
