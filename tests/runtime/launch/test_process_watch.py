@@ -58,7 +58,8 @@ def test_a_coordinator_is_followed_after_the_last_worker_of_its_host(
     monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
     endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
     where = ["--nnodes=2", endpoint, f"--rdzv-id={place.mark}", "--policy=bsp"]
-    os.mkfifo(place.folder / "work" / "goes-on")
+    for name in ("rank-1-is-there", "goes-on"):
+        os.mkfifo(place.folder / "work" / name)
     first, second = (place.start(LEAVES_FIRST, *where, f"--node-rank={host}") for host in range(2))
     first_line(first, "samples")
     os.kill(keeper_of(first), signal.SIGKILL)
@@ -178,7 +179,9 @@ def test_a_script_that_is_refused_on_the_first_host_waits_for_no_other(
 OWN_DATA = """
 if rank == 0:
     data = torch.utils.data.Subset(data, [])
+    os.open("rank-1-is-there", os.O_RDONLY)
 else:
+    os.open("rank-1-is-there", os.O_WRONLY)
     os.open("goes-on", os.O_RDONLY)
 with polyrhythm.session(model, optimizer) as session:
     for x, y in session.loader(data, batch_size=2):
@@ -194,7 +197,8 @@ def test_what_only_the_first_host_refuses_is_not_the_end_of_the_others(
     monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
     endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
     where = ["--nnodes=1:2", endpoint, f"--rdzv-id={place.mark}", "--policy=asp"]
-    os.mkfifo(place.folder / "work" / "goes-on")
+    for name in ("rank-1-is-there", "goes-on"):
+        os.mkfifo(place.folder / "work" / name)
     first, second = (place.start(OWN_DATA, *where, f"--node-rank={host}") for host in range(2))
     assert first.stderr is not None
     assert any("rank 0 died before the first epoch" in line for line in first.stderr)
