@@ -7,10 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.policy_state import decode_state
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
 from polyrhythm.runtime.checkpoint.snapshots import other_data
-from polyrhythm.runtime.wire.protocol import Ready
+from polyrhythm.runtime.wire.protocol import Ready, Term
+from polyrhythm.runtime.wire.recovery.resumption import Resumption
+from polyrhythm.runtime.wire.shard_protocol import NOT_APART, NOT_IN_SHARES
+from polyrhythm.runtime.worker.presence.epoch_place import EpochPlace
 from tests.runtime.coordinator.test_coordinator import EPOCHS, POLICIES, processed_once
 from tests.runtime.fake_job import FakeJob, at_ticks
 
@@ -95,3 +99,14 @@ def test_data_of_the_workers_own_may_be_shorter_than_those_of_the_checkpoint(own
     said = other_data(Ready(0, 48, 4, own=own), kept)
     assert ("its data set has 48 samples, that of the checkpoint 80" in said) == refused
     assert bool(said) == refused
+
+
+def test_what_a_worker_cannot_do_is_not_of_its_data() -> None:
+    """A checkpoint of an earlier version may say nothing of it, or in other words."""
+    kept: dict[str, Term] = {"seed": 1, NOT_IN_SHARES: "why"}
+    own: dict[str, Term] = {"seed": 1, NOT_IN_SHARES: "why not", NOT_APART: "why not"}
+    assert other_data(Ready(0, 48, 4, terms=own), Ready(0, 48, 4, terms=kept)) == ""
+    place = EpochPlace(Resumption(policy="bsp"), 48, kept)
+    assert place.checked(48, own) == Resumption(policy="bsp")
+    with pytest.raises(UsageError, match="the loader has seed=2, that of the checkpoint seed=1"):
+        place.checked(48, own | {"seed": 2})

@@ -1,6 +1,7 @@
 """A policy that puts others in force, on a job in memory: each runs in a phase of its own, and says why."""
 
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from polyrhythm.runtime.wire.protocol import Ready
 from polyrhythm.runtime.wire.shard_protocol import LEAST_SHARE, NOT_IN_SHARES
 from tests.changing import ARMS, STEPS, Changing, ChangingState
 from tests.runtime.coordinator.test_coordinator import processed_once
-from tests.runtime.fake_job import FakeJob
+from tests.runtime.fake_job import FakeJob, at_ticks
 
 
 def test_each_policy_runs_in_a_phase_of_its_own() -> None:
@@ -56,6 +57,19 @@ def test_several_that_the_script_cannot_follow_are_no_attempts_to_meet(
     job.run({})
     assert job.given_up == ""
     assert {trace.header.policy for trace in job.traced() if trace.entries} == {"local:2"}
+    processed_once(job)
+
+
+@pytest.mark.parametrize("policies", [("tests.changing:Changing",), ("bsp", "tests.changing:Changing")])
+def test_what_is_wanted_again_though_the_script_cannot_follow_it_is_asked_for_once(
+    policies: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two that were each wanted in place of the other began phases without end."""
+    monkeypatch.setattr(Changing, "bar", lambda _, state, *__: replace(state, steps=state.steps + STEPS))
+    monkeypatch.setattr(FakeJob, "against", {arm.spec: 2 for arm in ARMS})
+    job = FakeJob(policies[0], workers=3, samples=240, batch_size=4, epochs=2, seed=0)
+    job.run(at_ticks("switch", dict(enumerate(policies[1:], start=10))))
+    assert [caplog.text.count(f"goes on without {arm.spec}\n") for arm in ARMS] == [1] * len(ARMS)
     processed_once(job)
 
 

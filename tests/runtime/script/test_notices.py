@@ -1,11 +1,13 @@
 """Refusals that a script catches are known at its end, and nothing is kept for that but a line."""
 
+import os
 import weakref
+from unittest.mock import Mock
 
 import pytest
 
 from polyrhythm.errors import NotedRefusalError, RefusalError
-from polyrhythm.runtime.script.notices import caught, overlook, refuse
+from polyrhythm.runtime.script.notices import caught, overlook, refuse, script_line
 
 
 class Batch:
@@ -54,3 +56,10 @@ def test_what_we_catch_ourselves_is_none() -> None:
     except RefusalError as error:
         overlook(error)
     assert caught() == ""
+
+
+def test_where_files_are_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line of the script is asked for at each collective of its loop."""
+    line = script_line()
+    monkeypatch.setattr(os, "lstat", Mock(side_effect=AssertionError("looked up again")))
+    assert script_line().partition(":")[0] == line.partition(":")[0]

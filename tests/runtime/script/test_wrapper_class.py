@@ -1,5 +1,6 @@
 """A script's wrapper has the class that the script gave it, and classes of the script's own are followed as well."""
 
+import functools
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -81,6 +82,17 @@ def test_code_within_a_property_or_a_function_is_looked_at(name: str) -> None:
     own = type("Own", (DistributedDataParallel,), {name: vars(Hiding)[name]})
     with pytest.raises(RefusalError, match=r"Own uses (reducer|_sync_buffers) of DistributedDataParallel"):
         wrapper_class.check_class(own)
+
+
+def test_what_a_method_is_written_around_may_be_torchs_own() -> None:
+    """`functools.wraps` of torch's constructor names that, and a derived class may call it."""
+
+    class Own(DistributedDataParallel):
+        @functools.wraps(DistributedDataParallel.__init__)  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    wrapper_class.check_class(Own)
 
 
 def test_a_process_that_only_imports_us_has_the_class_of_torch() -> None:

@@ -15,6 +15,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
 from polyrhythm.runtime.wire.protocol import Phase, Ready
 from polyrhythm.runtime.wire.recovery.resumption import Resumption
+from polyrhythm.runtime.wire.shard_protocol import REASONS
 from polyrhythm.training.data.fingerprint import alike
 
 log = logging.getLogger(__name__)
@@ -218,7 +219,7 @@ def other_data(own: Ready, kept: Ready) -> str:
         return f"{counts}; give another --checkpoint"
     for name in {**kept.terms, **own.terms}:
         ours, theirs = own.terms.get(name), kept.terms.get(name)
-        if ours != theirs:
+        if ours != theirs and name not in REASONS:
             return f"its loader has {name}={ours}, that of the checkpoint {name}={theirs}; give the same {name}"
     if (own.shards, own.rotate) != (kept.shards, kept.rotate):
         return "its loader cuts the data set otherwise than the checkpoint; start as many workers as were planned then"

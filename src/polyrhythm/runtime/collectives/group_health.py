@@ -31,8 +31,12 @@ class GroupHealth:
 
     @property
     def is_late(self) -> bool:
-        """Whether a member has not come in time, in gloo's words or in Python's: then none is gone."""
-        return self.failure is not None and "timed out" in self.failure.lower()
+        """Whether a member has not come in time, in gloo's words or in Python's: then none is gone.
+
+        The kernel says that a connection has timed out: its other end is.
+        """
+        said = (self.failure or "").lower()
+        return "timed out" in said and "connection timed out" not in said
 
     def await_end(self, work: Pending) -> None:
         with self._lock:

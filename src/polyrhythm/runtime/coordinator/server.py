@@ -130,7 +130,7 @@ class CoordinatorServer:
         )
         self._store = open_store(config.listen)
         self._open_acceptors(listeners)
-        self.loop.call_later(config.patience_s, self._give_up_waiting)
+        self.loop.call_later(config.patience_s, partial(self._give_up_waiting, config.patience_s))
         HangWatch(self.loop, self.heartbeats, lambda: self.config, self.remove).begin()
 
     def _configure(self) -> None:
@@ -383,13 +383,13 @@ class CoordinatorServer:
         if self.channels.keys() - self.again or self._recovery.returning is not None:
             return
         if not self._ending and self.coordinator.job.awaited and self.coordinator.job.epoch < 0:
-            self.loop.call_later(LATECOMERS_S, self._give_up_waiting)
+            self.loop.call_later(LATECOMERS_S, partial(self._give_up_waiting, LATECOMERS_S))
         else:
             self.loop.stop()
 
-    def _give_up_waiting(self) -> None:
+    def _give_up_waiting(self, waited_s: float) -> None:
         if not self.channels and self.coordinator.job.epoch < 0:
-            log.error("job %s has no workers, and none has joined within %g s; it ends", self.config.job, LATECOMERS_S)
+            log.error("job %s has no workers, and none has joined within %g s; it ends", self.config.job, waited_s)
             self.loop.stop()
 
     def _shard_lost(self, reason: str) -> None:

@@ -76,6 +76,8 @@ class Stages:
         self._epochs = epochs
         self.known: Any = None
         """State of a supervisor, once the job has begun."""
+        self.barred = set[str]()
+        """Policies that it was told of, once: wanted again all the same, they are refused where the script does it."""
         self._remark = ""
 
     def resume(self, known: Any) -> None:
@@ -163,7 +165,9 @@ class Stages:
         if not isinstance(supervisor, Supervisor) or known is None or wanted_by(supervisor, known) != policy:
             return False
         self.known = answer_of(supervisor, "in bar", supervisor.bar, known, policy, reason)
-        return wanted_by(supervisor, self.known) != policy
+        again = policy.spec in self.barred
+        self.barred.add(policy.spec)
+        return not again and wanted_by(supervisor, self.known) != policy
 
 
 def begun(supervisor: Supervisor[Any], cluster: Cluster, job: Job) -> Any:
@@ -204,7 +208,7 @@ class PolicyChoice:
     def __init__(
         self, policy: Policy[Any], epochs: int, job: Job, changed: Callable[[Policy[Any], bool], None]
     ) -> None:
-        self.stages = Stages(policy, epochs)
+        self.stages = self._entered = Stages(policy, epochs)
         self.notices: deque[str] = deque(maxlen=NOTICES)
         self._epochs, self._job, self._changed = epochs, job, changed
         self._proposal: Proposal | None = None
@@ -227,7 +231,8 @@ class PolicyChoice:
 
         What a script has done is known best to its worker, and best of all when it stands.
         """
-        wanted = isinstance(self.stages.policy, Supervisor) and policy != self.stages.policy
+        self._entered = self.stages
+        wanted = isinstance(self.stages.policy, Supervisor) and policy.spec not in self.stages.barred
         gives_way = wanted or self._before not in (None, self.stages.policy)
         self._job.may_refuse = gives_way and may_object(self._job.members.values())
         return self._job.may_refuse
@@ -333,7 +338,8 @@ class PolicyChoice:
         """
         if self._failed_in == self.phase:
             return
-        if entered is not None and self.stages.bar(entered, str(error)):
+        newer = self._entered is not self.stages  # chosen while this one was on its way
+        if entered is not None and (newer or self.stages.bar(entered, str(error))):
             self._failed_in = self.phase
             self._notice(f"{error}; {self.spec} goes on without {entered.spec}")
             self._changed(self.wanted(), True)

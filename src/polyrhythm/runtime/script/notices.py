@@ -4,6 +4,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -56,7 +57,7 @@ def script_lines() -> str:
 
 
 def is_script(path: str) -> bool:
-    return not path.startswith("<") and not is_foreign(os.path.realpath(path))
+    return not path.startswith("<") and not is_foreign(real(path))
 
 
 def is_foreign(path: str) -> bool:
@@ -69,7 +70,7 @@ def is_foreign(path: str) -> bool:
 
 
 def shown(path: str, line: int) -> str:
-    return f"{os.path.relpath(os.path.realpath(path))}:{line}"
+    return f"{os.path.relpath(real(path))}:{line}"
 
 
 def asked_by_us() -> bool:
@@ -97,5 +98,13 @@ def callers() -> Iterator[tuple[str, int]]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not frame.f_code.co_filename.startswith("<"):
-            yield os.path.realpath(frame.f_code.co_filename), frame.f_lineno
+            yield real(frame.f_code.co_filename), frame.f_lineno
         frame = frame.f_back
+
+
+def real(path: str) -> str:
+    """A file without links; who has called is asked in a step, and a look at each folder takes longer than the rest."""
+    return absolute(path) if path.startswith(os.sep) else os.path.realpath(path)
+
+
+absolute = cache(os.path.realpath)

@@ -10,7 +10,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
 
 from polyrhythm.runtime.collectives.attendance import Attended
 from polyrhythm.runtime.script.notices import refuse
@@ -86,7 +86,9 @@ def names_used(value: object) -> Iterator[str]:
             yield from value.co_names
             parts = value.co_consts
         case FunctionType():
-            parts = value.__code__, getattr(value, "__wrapped__", None)
+            around = getattr(value, "__wrapped__", None)
+            torchs = getattr(around, "__globals__", None) is vars(distributed)  # which it may call
+            parts = value.__code__, None if torchs else around
         case property():
             parts = value.fget, value.fset
         case staticmethod() | classmethod():

@@ -57,6 +57,9 @@ LEAST_EVEN: Final = "least mini-batch"
 NOT_IN_SHARES: Final = "shares"
 """Name of the term of a worker that says why its mini-batches cannot be unequal."""
 
+REASONS: Final = (NOT_ON_SERVERS, NOT_APART, NOT_IN_SHARES)
+"""Terms in which workers say why. A checkpoint's data are the same, whatever these say in another version."""
+
 
 class ShardMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Base of all messages of the data plane."""

@@ -69,6 +69,21 @@ def test_a_policy_may_be_refused_on_the_way_into_it_where_another_can_take_its_p
     assert not choice(asked).enter(parse_policy("asp")), "a script with a session follows every policy"
 
 
+def test_what_was_chosen_after_a_policy_that_is_refused_on_the_way_into_it_comes_next(asked: Workers) -> None:
+    """It was accepted, and then the policy before both went on."""
+    made = choice(asked, script=0)
+    for number, spec in enumerate(("asp", "local:4"), start=1):
+        made.propose(parse_policy(spec), asked.told.append)
+        for rank in range(2):
+            made.confirmed(rank, Confirmed(number))
+        made.phase = 2
+        made.enter(parse_policy("asp")) if spec == "asp" else None
+    made.fail(PolicyError("train.py:3: no"), parse_policy("asp"))
+    assert asked.told == ["", ""]
+    assert (made.spec, asked.changed[-1]) == ("local:4", ("local:4", True))
+    assert [*made.notices] == ["train.py:3: no; local:4 goes on without asp"]
+
+
 @pytest.mark.parametrize("policy", ["asp", "esync", "(selsync:0.05)"])
 @given(
     seed=st.integers(0, 2**32), tick=st.integers(40, 100), rank=st.integers(0, 2), event=st.sampled_from(["", "kill 1"])

@@ -8,6 +8,7 @@ import msgspec
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.protocol import Term
 from polyrhythm.runtime.wire.recovery.resumption import Resumption
+from polyrhythm.runtime.wire.shard_protocol import REASONS
 
 
 class EpochPlace(NamedTuple):
@@ -51,7 +52,7 @@ class EpochPlace(NamedTuple):
             raise UsageError(f"{counts}; give the same data set")
         for name in {**self.terms, **terms}:
             ours, theirs = terms.get(name), self.terms.get(name)
-            if ours != theirs:
+            if ours != theirs and name not in REASONS:
                 raise UsageError(
                     f"the loader has {name}={ours}, that of the checkpoint {name}={theirs}, which goes on within an "
                     f"epoch; give the same {name}"
