@@ -91,8 +91,9 @@ class Generation:
     @property
     def mistaken(self) -> bool:
         """Whether it has failed though all are still there: they have called for different things, or not in time."""
-        told = self.shared is not None and self.shared.mistaken
-        return self.failure is not None and (told or self.health.is_late)
+        if self.failure is None:
+            return False
+        return self.health.is_late or (self.shared is not None and self.shared.mistaken)
 
     def backend(self, on_gpu: bool) -> Backend:
         """The group for tensors there, or on the CPU; asked so because a device's type is slow to read."""
