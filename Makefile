@@ -20,7 +20,7 @@ demo: .venv/ready  ## a job with its live page, then policies on real workers wi
 	@echo "reports: $(CURDIR)/out/demo-live.html, $(CURDIR)/out/demo-real.html, $(CURDIR)/out/demo.html"
 
 test: .venv/ready  ## everything that needs neither a browser, nor root, nor a GPU
-	$(PYTEST) --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 4)) --maxprocesses 8 --dist worksteal  # real jobs wait, too
+	$(PYTEST) --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --maxprocesses 8 --dist worksteal  # real jobs wait, too
 
 test-browser: .venv/ready  ## needs chromium and chromedriver
 	$(PYTEST) tests/browser

@@ -1,5 +1,6 @@
 """``--partition`` and ``--injection`` for scripts that know nothing of them."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from polyrhythm.errors import RefusalError
+from polyrhythm.errors import NotedRefusalError, RefusalError
 from polyrhythm.runtime.script import notices
 from polyrhythm.runtime.script.data.dealing import Dealing
 from polyrhythm.runtime.script.data.order import JOB_SEED
@@ -93,13 +94,14 @@ def test_a_host_that_was_started_otherwise_is_refused() -> None:
 
 def test_a_loader_that_only_a_look_is_taken_at_may_have_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script has caught nothing that we only ask ourselves."""
-    monkeypatch.setattr(notices, "_made", [])
+    monkeypatch.setattr(NotedRefusalError, "first", None)
+    monkeypatch.setattr(NotedRefusalError, "alive", weakref.WeakSet())
     numbers: Any = range(4)
     loader: DataLoader[int] = DataLoader(numbers, batch_size=2)
     dealing = Dealing({"POLYRHYTHM_PARTITION": "seldp"}, rank=0, workers=2)
     given = dealing.warm_up_batches(loader, False, lambda each: each._get_iterator())
     assert [batch.tolist() for batch in given] == [[0, 1], [2, 3]]
-    assert notices.caught() is None
+    assert notices.caught() == ""
 
 
 @pytest.mark.parametrize(
