@@ -112,10 +112,13 @@ def heed_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "how", "status"),
-    [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "ended by SIGTERM", 143)],
+    ("number", "how", "status", "words"),
+    [
+        (signal.SIGINT, "interrupted", 130, ()),
+        (signal.SIGINT, "interrupted", 130, ("--jobs", "2")),
+        (signal.SIGTERM, "ended by SIGTERM", 143, ("--jobs", "2")),
+    ],
 )
-@pytest.mark.parametrize("words", [(), ("--jobs", "2")])
 def test_a_signal_keeps_what_has_finished(job: str, words: Sequence[str], number: int, how: str, status: int) -> None:
     command = [sys.executable, "-m", "polyrhythm", "search", job, *SEARCH, "--settings", "5", "--runs", "9", *words]
     child = subprocess.Popen(

@@ -146,8 +146,10 @@ def test_the_servers_stay_for_the_last_checkpoint(place: Place) -> None:
     assert list(place.processes()) == []
 
 
-@pytest.mark.parametrize("told", ["os.kill(os.getppid(), signal.SIGTERM)", "os.killpg(0, signal.SIGTERM)"])
-@pytest.mark.parametrize("policy", ["bsp", "asp", "local:4"])
+LAUNCHER, ALL = "os.kill(os.getppid(), signal.SIGTERM)", "os.killpg(0, signal.SIGTERM)"
+
+
+@pytest.mark.parametrize(("policy", "told"), [("asp", LAUNCHER), ("bsp", ALL), ("asp", ALL), ("local:4", ALL)])
 def test_a_job_that_is_asked_to_end_keeps_a_checkpoint_first(place: Place, policy: str, told: str) -> None:
     """Its launcher alone, or all of its processes, as Slurm does: workers heard it twice then, and died of it."""
     arguments = "--nproc-per-node", "2", "--policy", policy, "--checkpoint", "kept", "--every", "1h"
