@@ -51,6 +51,20 @@ def runtime_placement(policy: Policy[Any]) -> RuntimePlacement:
     return "servers" if "gradients" in traits.exchanges else "coordinator"
 
 
+def policies_of(policy: Policy[Any]) -> list[Policy[Any]]:
+    """Those of a sequence, with those of one within it in its place; of any other policy itself.
+
+    Raises:
+        PolicyError: if it cannot say.
+
+    >>> from polyrhythm.policies import parse_policy
+    >>> [each.spec for spec in ("switch:bsp@0.5,asp", "bsp") for each in policies_of(parse_policy(spec))]
+    ['bsp', 'asp', 'bsp']
+    """
+    stages = answer_of(policy, "in stages", all_stages, policy, Cluster(1))
+    return [stage.policy for stage in stages] or [policy]
+
+
 def apart_after(policy: Policy[Any], spec: str) -> bool:
     """Whether workers make steps of their own in a part of a sequence that comes after this one, wherever it stands.
 
@@ -58,7 +72,7 @@ def apart_after(policy: Policy[Any], spec: str) -> bool:
     >>> [apart_after(parse_policy("switch:bsp@0.5,asp"), spec) for spec in ("bsp", "asp", "local:4")]
     [True, False, False]
     """
-    parts = [stage.policy for stage in answer_of(policy, "in stages", all_stages, policy, Cluster(1))]
+    parts = policies_of(policy)
     last = max((number for number, part in enumerate(parts) if part.spec == spec), default=len(parts))
     return any(runtime_placement(part) != "every_rank" for part in parts[last + 1 :])
 

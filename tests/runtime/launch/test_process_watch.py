@@ -51,16 +51,19 @@ def keeper_of(host: "Popen[str]") -> int:
             return (*found,)[0]
 
 
+def start_two_hosts(place: Place, script: str, *flags: str) -> tuple["Popen[str]", "Popen[str]"]:
+    """The script waits where it reads from "goes-on"."""
+    os.mkfifo(place.folder / "work" / "goes-on")
+    where = *flags, f"--rdzv-endpoint=127.0.0.1:{free_port()}", f"--rdzv-id={place.mark}"
+    return place.start(script, *where, "--node-rank=0"), place.start(script, *where, "--node-rank=1")
+
+
 def test_a_coordinator_is_followed_after_the_last_worker_of_its_host(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other host's goes on."""
     monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
-    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
-    where = ["--nnodes=2", endpoint, f"--rdzv-id={place.mark}", "--policy=bsp"]
-    for name in ("rank-1-is-there", "goes-on"):
-        os.mkfifo(place.folder / "work" / name)
-    first, second = (place.start(LEAVES_FIRST, *where, f"--node-rank={host}") for host in range(2))
+    first, second = start_two_hosts(place, LEAVES_FIRST, "--nnodes=2", "--policy=bsp")
     first_line(first, "samples")
     os.kill(keeper_of(first), signal.SIGKILL)
     with (place.folder / "work" / "goes-on").open("w"):
@@ -195,11 +198,8 @@ def test_what_only_the_first_host_refuses_is_not_the_end_of_the_others(
 ) -> None:
     """They may be about to join; it ended the job at once."""
     monkeypatch.setenv("POLYRHYTHM_TOKEN", "secret")
-    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
-    where = ["--nnodes=1:2", endpoint, f"--rdzv-id={place.mark}", "--policy=asp"]
-    for name in ("rank-1-is-there", "goes-on"):
-        os.mkfifo(place.folder / "work" / name)
-    first, second = (place.start(OWN_DATA, *where, f"--node-rank={host}") for host in range(2))
+    os.mkfifo(place.folder / "work" / "rank-1-is-there")
+    first, second = start_two_hosts(place, OWN_DATA, "--nnodes=1:2", "--policy=asp")
     assert first.stderr is not None
     assert any("rank 0 died before the first epoch" in line for line in first.stderr)
     with (place.folder / "work" / "goes-on").open("w"):

@@ -15,7 +15,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.runtime.checkpoint.manifest import JobSnapshot, Position
 from polyrhythm.runtime.wire.protocol import Phase, Ready
 from polyrhythm.runtime.wire.recovery.resumption import Resumption
-from polyrhythm.runtime.wire.shard_protocol import REASONS
+from polyrhythm.runtime.wire.shard_protocol import other_term
 from polyrhythm.training.data.fingerprint import alike
 
 log = logging.getLogger(__name__)
@@ -217,10 +217,9 @@ def other_data(own: Ready, kept: Ready) -> str:
     if own.dataset_samples != kept.dataset_samples and not own.own:  # of their own, which may be of any length
         counts = f"its data set has {own.dataset_samples} samples, that of the checkpoint {kept.dataset_samples}"
         return f"{counts}; give another --checkpoint"
-    for name in {**kept.terms, **own.terms}:
+    if name := other_term(own.terms, kept.terms):
         ours, theirs = own.terms.get(name), kept.terms.get(name)
-        if ours != theirs and name not in REASONS:
-            return f"its loader has {name}={ours}, that of the checkpoint {name}={theirs}; give the same {name}"
+        return f"its loader has {name}={ours}, that of the checkpoint {name}={theirs}; give the same {name}"
     if (own.shards, own.rotate) != (kept.shards, kept.rotate):
         return "its loader cuts the data set otherwise than the checkpoint; start as many workers as were planned then"
     same = len(own.content) == len(kept.content) and all(map(alike, own.content, kept.content))

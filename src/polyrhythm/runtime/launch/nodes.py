@@ -25,8 +25,7 @@ TRANSPORTS = ("static", "c10d")
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 """Environment variable that gloo reads."""
 
-LOOPBACK_INTERFACES = ("lo", "lo0")
-"""On Linux and on macOS."""
+LOOPBACK_INTERFACE = "lo"
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,8 @@ def own_interface(node: Node, environment: Mapping[str, str]) -> dict[str, str]:
     """
     if node.count > 1 or GLOO_INTERFACE in environment:
         return {}
-    there = [name for _, name in socket.if_nameindex() if name in LOOPBACK_INTERFACES]
-    return {GLOO_INTERFACE: there[0]} if there else {}
+    there = any(name == LOOPBACK_INTERFACE for _, name in socket.if_nameindex())
+    return {GLOO_INTERFACE: LOOPBACK_INTERFACE} if there else {}
 
 
 def read_node(options: JobConfig) -> Node:

@@ -6,6 +6,7 @@ describes its model to each shard with `Open`. Then it sends `PushGradient` and 
 and they tell it what has `Arrived`.
 """
 
+from collections.abc import Mapping
 from math import prod
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -59,6 +60,11 @@ NOT_IN_SHARES: Final = "shares"
 
 REASONS: Final = (NOT_ON_SERVERS, NOT_APART, NOT_IN_SHARES)
 """Terms in which workers say why. A checkpoint's data are the same, whatever these say in another version."""
+
+
+def other_term(own: Mapping[str, object], kept: Mapping[str, object]) -> str:
+    """The first of these terms that says otherwise of the data than a checkpoint's; empty if none does."""
+    return next((name for name in {**kept, **own} if own.get(name) != kept.get(name) and name not in REASONS), "")
 
 
 class ShardMessage(msgspec.Struct, tag=True, forbid_unknown_fields=True):

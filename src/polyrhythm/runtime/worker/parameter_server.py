@@ -7,7 +7,7 @@ from collections import deque
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyrhythm.core import Settings, Traits
 from polyrhythm.core.workload import SampleRange
@@ -60,7 +60,7 @@ class LateBeginning:
 
     def __init__(self, replica: ScriptReplica) -> None:
         self._replica, self._watches = replica, replica.damps
-        begun = {p for p in replica.parameters if not is_stateless(replica.optimizer.state.get(p, {}))}
+        begun = with_state(replica)
         self._late = {*replica.parameters} - begun if begun else None
 
     def look(self) -> None:
@@ -87,7 +87,7 @@ class MissingGradients:
     def __init__(self, replica: ScriptReplica) -> None:
         self._replica = replica
         self._decayed, self._carried = replica.of_groups_with("weight_decay"), replica.of_groups_with(*CARRYING)
-        self._begun = {p for p in replica.parameters if not is_stateless(replica.optimizer.state.get(p, {}))}
+        self._begun = with_state(replica)
         self._watches = bool(self._decayed | self._carried)
 
     def look(self) -> None:
@@ -104,6 +104,11 @@ class MissingGradients:
             name = next(name for name, p in self._replica.names.items() if p in moved)
             if first_to_say(MOVED):
                 say(MOVED.format(name))
+
+
+def with_state(replica: ScriptReplica) -> set[nn.Parameter]:
+    """Parameters of which the optimizer remembers a step."""
+    return {p for p in replica.parameters if not is_stateless(replica.optimizer.state.get(p, {}))}
 
 
 class Granted:

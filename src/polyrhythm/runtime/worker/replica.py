@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from polyrhythm.core import Cluster, Policy, all_stages
-from polyrhythm.core.placement import runtime_placement
+from polyrhythm.core import Policy
+from polyrhythm.core.placement import policies_of, runtime_placement
 from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.runtime.wire.protocol import Term
 from polyrhythm.runtime.wire.shard_protocol import (
@@ -105,9 +105,8 @@ class ScriptReplica:
 
     def check_policy(self, policy: Policy[Any]) -> None:
         """Refuse a policy that needs servers, if they cannot make the steps of this model."""
-        stages = [stage.policy for stage in all_stages(policy, Cluster(1))] or [policy]
         why = self.terms.get(NOT_ON_SERVERS)
-        if why and any(runtime_placement(stage) == "servers" for stage in stages):
+        if why and any(runtime_placement(each) == "servers" for each in policies_of(policy)):
             raise UsageError(
                 f"policy {policy.spec} runs on parameter servers, but {why}; use a policy whose workers "
                 "make the steps (bsp, local, selsync)"

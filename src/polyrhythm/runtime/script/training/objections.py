@@ -7,8 +7,8 @@ between the two. What the script is yet to do is refused where it does it.
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from polyrhythm.core import Cluster, Policy, all_stages
-from polyrhythm.core.placement import runtime_placement
+from polyrhythm.core import Policy
+from polyrhythm.core.placement import policies_of, runtime_placement
 from polyrhythm.errors import RefusalError
 from polyrhythm.runtime.script.notices import refuse, script_line
 
@@ -71,15 +71,14 @@ class Objections:
         """
         if self._later():
             raise refuse(problem(f"{APART}, as in a later part of the policy,"))
-        if not self.knows("apart"):
-            self.note("apart", problem(APART))
+        self.note("apart", problem(APART))
 
     def to(self, policy: Policy[Any]) -> str:
         """What stands against a policy, or a part of it; empty if nothing does."""
         found = {**self._found}
         if not found:
             return ""
-        parts = [stage.policy for stage in all_stages(policy, Cluster(1))] or [policy]
+        parts = policies_of(policy)
         return next((line for against, line in found.items() if any(concerns(against, part) for part in parts)), "")
 
 

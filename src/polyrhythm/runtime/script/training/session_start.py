@@ -74,7 +74,7 @@ def disjoint(
     """
     found = list(trained)
     taken = {p for each in found for group in each.param_groups for p in group["params"]}
-    wrapped = {p for lane in lanes for p in lane.module.parameters()}
+    wrapped = wrapped_by(lanes)
     for each in others:
         own = {p for group in each.param_groups for p in group["params"]}
         outside = not lanes and not any(isinstance(p, nn.Parameter) for p in own)
@@ -82,6 +82,10 @@ def disjoint(
             found.append(each)
             taken |= own
     return found
+
+
+def wrapped_by(lanes: Iterable[Lane]) -> set[nn.Parameter]:
+    return {p for lane in lanes for p in lane.module.parameters()}
 
 
 def why_not(late: Optimizer, session: ScriptSession) -> str:
@@ -110,7 +114,7 @@ def check_wrapped(optimizer: Optimizer, called: Iterable[nn.Module], lanes: Iter
     copies = (each for each in called if is_wrapper(each) and each._lane is None)
     if any(not trained.isdisjoint(each.parameters()) for each in copies):
         raise refuse(COPIED, place)
-    wrapped = {p for lane in lanes for p in lane.module.parameters()}
+    wrapped = wrapped_by(lanes)
     if not (trained.isdisjoint(wrapped) or trained <= wrapped):
         raise refuse(UNWRAPPED, place)
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from polyrhythm.core import Cluster, all_stages
-from polyrhythm.core.placement import apart_after
+from polyrhythm.core.placement import apart_after, policies_of
 from polyrhythm.errors import GroupError
 from polyrhythm.runtime.script.data.handed import HandedData
 from polyrhythm.runtime.script.data.pass_ends import PassEnds
@@ -303,7 +302,7 @@ class Training:
         if self.session is None:
             return ""
         asked, policy = self.session.asked, self.session.policy
-        begun = {asked.spec, *(stage.policy.spec for stage in all_stages(asked, Cluster(1)))}
+        begun = {asked.spec, *(each.spec for each in policies_of(asked))}
         return "" if policy in begun else policy
 
     @property

@@ -4,8 +4,8 @@ import os
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-from polyrhythm.core import Cluster, Policy, all_stages
-from polyrhythm.core.placement import runtime_placement
+from polyrhythm.core import Policy
+from polyrhythm.core.placement import policies_of, runtime_placement
 from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.wire.tls.files import CA, CERT, KEY, TlsFiles
 
@@ -35,8 +35,7 @@ def check_cover(policy: Policy[Any]) -> None:
     Raises:
         PolicyError: if it goes from worker to worker, over gloo or NCCL.
     """
-    stages = [stage.policy for stage in all_stages(policy, Cluster(1))] or [policy]
-    if covered() and any(runtime_placement(stage) != "servers" for stage in stages):
+    if covered() and any(runtime_placement(each) != "servers" for each in policies_of(policy)):
         raise PolicyError(
             f"policy {policy.spec} exchanges from worker to worker over gloo or NCCL, which TLS does not cover; "
             "use one on servers, such as asp or ssp:3, or a VPN in place of --tls-ca"

@@ -8,7 +8,7 @@ import msgspec
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.wire.protocol import Term
 from polyrhythm.runtime.wire.recovery.resumption import Resumption
-from polyrhythm.runtime.wire.shard_protocol import REASONS
+from polyrhythm.runtime.wire.shard_protocol import other_term
 
 
 class EpochPlace(NamedTuple):
@@ -50,11 +50,10 @@ class EpochPlace(NamedTuple):
         if dataset_samples != self.dataset_samples:
             counts = f"the data set has {dataset_samples} samples, that of the checkpoint {self.dataset_samples}"
             raise UsageError(f"{counts}; give the same data set")
-        for name in {**self.terms, **terms}:
+        if name := other_term(terms, self.terms):
             ours, theirs = terms.get(name), self.terms.get(name)
-            if ours != theirs and name not in REASONS:
-                raise UsageError(
-                    f"the loader has {name}={ours}, that of the checkpoint {name}={theirs}, which goes on within an "
-                    f"epoch; give the same {name}"
-                )
+            raise UsageError(
+                f"the loader has {name}={ours}, that of the checkpoint {name}={theirs}, which goes on within an "
+                f"epoch; give the same {name}"
+            )
         return self.resumption
