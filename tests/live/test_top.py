@@ -4,10 +4,12 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 import tty
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from polyrhythm.live.top import pressed
+from polyrhythm.errors import EndedError
+from polyrhythm.live.top import Keyboard, wakes
 from polyrhythm.runtime.launch import control_client as steer
 from tests.runtime.jobs import job
 
@@ -129,17 +132,39 @@ def test_it_needs_no_colours_and_says_how_a_job_has_ended() -> None:
 def test_keys_that_come_at_once_are_pressed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     tty.setcbreak(theirs)
-    with open(theirs, encoding="utf-8") as stdin, open(ours, "wb", buffering=0) as keys:
+    with open(theirs, encoding="utf-8") as stdin, open(ours, "wb", buffering=0) as keys, wakes() as woken:
         monkeypatch.setattr(sys, "stdin", stdin)
         keys.write(b"s\xc3q")
-        assert [pressed(LIMIT_S) for _ in range(3)] == ["s", "\xc3", "q"]
-        assert pressed(0.0) == ""
+        assert [Keyboard(woken).pressed(LIMIT_S) for _ in range(3)] == ["s", "\xc3", "q"]
+        assert Keyboard(woken).pressed(0.0) == ""
 
 
 def test_a_terminal_that_is_gone_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    with open(os.devnull, encoding="utf-8") as stdin:
+    with open(os.devnull, encoding="utf-8") as stdin, wakes() as woken:
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert pressed(LIMIT_S) == "\x04"
+        assert Keyboard(woken).pressed(LIMIT_S) == "\x04"
+
+
+def test_a_signal_that_interrupts_no_call_wakes_who_waits_for_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes to another thread here, as one that comes just before the wait interrupts no call either."""
+    ours, theirs = pty.openpty()
+
+    def ended(number: int, frame: object) -> None:
+        raise EndedError
+
+    def waited_for(woken: int) -> None:
+        threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)).start()
+        Keyboard(woken).wait(LIMIT_S)
+
+    before = signal.signal(signal.SIGUSR2, ended)
+    try:
+        with open(theirs, encoding="utf-8") as stdin, wakes() as woken:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            with pytest.raises(EndedError):
+                waited_for(woken)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+        os.close(ours)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import os
 import readline
 import select
+import signal
 import sys
 import termios
 import tty
@@ -33,21 +34,43 @@ def show(address: Address, by: str) -> None:
         if not (console.is_terminal and sys.stdin.isatty()):
             console.print(screen(view, height=len(view.workers) + 12))
             return
-        with keyboard():
-            watch(console, controller, history, by)
+        with keyboard() as keys:
+            watch(console, controller, history, keys, by)
 
 
-def watch(console: Console, controller: Controller, history: JobHistory, by: str) -> None:
+class Keyboard:
+    """The terminal's keys. A signal wakes who waits for one: it may come just before the wait."""
+
+    def __init__(self, woken: int) -> None:
+        self._woken = woken
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether a key comes in time."""
+        while True:
+            ready, _, _ = select.select([sys.stdin, self._woken], [], [], timeout_s)
+            if self._woken not in ready:
+                return bool(ready)
+            os.read(self._woken, 4096)  # the signal's handler runs after this line, and may end the wait
+
+    def pressed(self, timeout_s: float | None) -> str:
+        """The key that was pressed meanwhile, or nothing; Ctrl-D where the terminal is gone."""
+        if not self.wait(timeout_s):
+            return ""
+        # Not from the buffer of `sys.stdin`: it would take keys that come at once; `select` and readline miss the rest.
+        return os.read(sys.stdin.fileno(), 1).decode("latin-1") or "\x04"
+
+
+def watch(console: Console, controller: Controller, history: JobHistory, keys: Keyboard, by: str) -> None:
     notice = ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             view = look(controller, history)
             live.update(screen(view, console.height, notice), refresh=True)
-            key = pressed(None if view.ended else PERIOD_S)
+            key = keys.pressed(None if view.ended else PERIOD_S)
             if key in ("q", "\x03", "\x04"):
                 return
             if key in ASKED and not view.ended:
-                notice = act(live, console, controller, key, by)
+                notice = act(live, console, controller, keys, key, by)
 
 
 def look(controller: Controller, history: JobHistory) -> JobView:
@@ -77,13 +100,15 @@ def rank(text: str) -> int:
     return int(text)
 
 
-def act(live: Live, console: Console, controller: Controller, key: str, by: str) -> str:
+def act(live: Live, console: Console, controller: Controller, keys: Keyboard, key: str, by: str) -> str:
     """Ask what is wanted, and have it done; a line that says what came of it."""
     question, message_of = ASKED[key]
     live.stop()
     try:
+        console.print(f"{question} (empty: nothing): ", markup=False, end="")
+        keys.wait()  # readline misses a signal that comes just before it waits
         with cooked(), completed(key == "s"):
-            text = console.input(f"{question} (empty: nothing): ", markup=False).strip()
+            text = input().strip()
         if not text:
             return ""
         controller.ask(message_of(text, by))
@@ -97,15 +122,6 @@ def act(live: Live, console: Console, controller: Controller, key: str, by: str)
     finally:
         live.start(refresh=True)
     return f"asked to {question} {text}"
-
-
-def pressed(timeout_s: float | None) -> str:
-    """The key that was pressed meanwhile, or nothing; Ctrl-D where the terminal is gone."""
-    ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
-    if not ready:
-        return ""
-    # Not from the buffer of `sys.stdin`: it would take keys that come at once, and `select` and readline miss the rest.
-    return os.read(sys.stdin.fileno(), 1).decode("latin-1") or "\x04"
 
 
 @contextlib.contextmanager
@@ -129,14 +145,28 @@ def completed(specs: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def keyboard() -> Iterator[None]:
+def keyboard() -> Iterator[Keyboard]:
     """Keys come one by one, without being shown."""
     before = termios.tcgetattr(sys.stdin)
+    with wakes() as woken:
+        try:
+            tty.setcbreak(sys.stdin)
+            yield Keyboard(woken)
+        finally:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def wakes() -> Iterator[int]:
+    """A descriptor that can be read once a signal has come."""
+    woken, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
     try:
-        tty.setcbreak(sys.stdin)
-        yield
+        yield woken
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(signalled)
 
 
 @contextlib.contextmanager
