@@ -66,7 +66,11 @@ def test_the_terms_of_a_search_are_shown_where_there_is_one(job_file: str) -> No
     lines = shown(*family, *words)
     there = f"settings 2 {job_file}", f"data a, b {job_file}", "job-family digits --job-family", "runs 3 default"
     assert {*there, "search false default"} <= {*lines}
-    assert not any(line.startswith("settings ") for line in shown(*words, "--policy", "asp")), "without effect"
+    lines = shown(*words, "--policy", "asp")
+    assert not any(line.startswith("settings ") for line in lines), "without effect"
+    assert lines[-2:] == [
+        f"the policy is not sync-switch, so {name} in {job_file} has no effect" for name in ("settings", "data")
+    ]
     assert shown(*family, *words, "--policy", "asp", status=2) == [
         "polyrhythm: --job-family goes with --policy sync-switch, and the policy is another one"
     ]

@@ -59,10 +59,15 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     pilot = read_pilot(arguments)
     if pilot is None:
         return list(arguments)
+    from polyrhythm.runtime.launch.job_file import SEARCH_VARIABLES, STORE
     from polyrhythm.search.store import TrialStore
 
     say(*pilot.overruled)
-    os.environ.pop(VARIABLE, None)  # it asks for a search, not for the policy of a run
+    for variable in (
+        VARIABLE,
+        *{*SEARCH_VARIABLES.values()} - {STORE},
+    ):  # they ask for a search, not for the policy of a run
+        os.environ.pop(variable, None)
     store, job = TrialStore(pilot.options.store or default_store()), job_of(pilot)
     if pilot.options.job_family:
         store.agree(pilot.options.job_family, shared_by_family(pilot))

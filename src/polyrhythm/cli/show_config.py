@@ -26,6 +26,7 @@ def config_table(arguments: Sequence[str]) -> str | None:
 
     if not any(word.startswith(SHOWS) for word in arguments):
         return None
+    from polyrhythm.runtime.launch.job_file import idle_terms
     from polyrhythm.runtime.launch.run_flags import from_call, given_flags, make_parser
 
     parser = add_options(make_parser())
@@ -37,7 +38,7 @@ def config_table(arguments: Sequence[str]) -> str | None:
         table = [*rows(chosen), *terms(chosen, parser)]
     else:
         given_flags(make_parser(), flags)  # which refuses those of a search, as a run does
-        table = [*rows(chosen)]
+        table, overruled = [*rows(chosen)], (*overruled, *idle_terms(chosen))
     return "\n".join([*aligned([Row("setting", "value", "source"), *table]), *notes(chosen), *overruled])
 
 

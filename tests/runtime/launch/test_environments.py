@@ -10,8 +10,8 @@ from polyrhythm.runtime.launch import rendezvous
 from polyrhythm.runtime.launch.environments import equal_tasks, first_host, is_placed, place_of
 from polyrhythm.runtime.launch.rendezvous import COORDINATOR
 from polyrhythm.runtime.launch.torchrun import launch
-from polyrhythm.runtime.wire.config_sources import SESSION
 from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.setting_values import SESSION
 
 
 def test_flags_that_start_workers_and_a_job_under_way_come_first() -> None:

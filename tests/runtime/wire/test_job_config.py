@@ -82,10 +82,10 @@ def test_an_impossible_value_is_one_line(values: dict[str, Any], message: str) -
     [
         ("epochs", "two", "epochs in a.toml must be a whole number but got 'two'"),
         ("epochs", True, "epochs in a.toml must be a whole number but got True"),
-        ("hang_after", "5", "hang_after in a.toml must be a number but got '5'"),
-        ("full_duplex", 1, "full_duplex in a.toml must be true or false but got 1"),
+        ("hang_after", "5", "hang-after in a.toml must be a number but got '5'"),
+        ("full_duplex", 1, "full-duplex in a.toml must be true or false but got 1"),
         ("trace", 3, "trace in a.toml must be a text but got 3"),
-        ("master_port", "x", "master_port in a.toml must be a whole number but got 'x'"),
+        ("master_port", "x", "master-port in a.toml must be a whole number but got 'x'"),
         ("averaging", 1, "averaging in a.toml must be ring or server but got 1"),
     ],
 )

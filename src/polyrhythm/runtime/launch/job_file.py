@@ -13,7 +13,7 @@ from polyrhythm.errors import SpecError, UsageError, did_you_mean
 from polyrhythm.policies import KNOWN
 from polyrhythm.runtime.wire.config_sources import OURS
 from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES, Given, converted
-from polyrhythm.runtime.wire.setting_values import KINDS
+from polyrhythm.runtime.wire.setting_values import KINDS, label
 
 LOGS = "what workers print comes out here as it is"
 REFUSED = {
@@ -49,10 +49,13 @@ SYNC_SWITCH: dict[str, type] = {
     "beta": float,
     "error_rate": float,
 }
-"""Keys of the flags that go with ``--policy sync-switch``; without it they have no effect."""
+"""Keys of the flags that go with ``--policy sync-switch``; without it they have no effect, and a line says so."""
 
 SEARCH_VARIABLES = {name: f"{OURS}{name.upper()}" for name in SYNC_SWITCH}
 """Environment variable of each."""
+
+STORE = SEARCH_VARIABLES["store"]
+"""Which ``polyrhythm search`` reads, too."""
 
 KEYS = (*(name for name in TYPES if name not in INTERNAL), *IDLE, *REFUSED, *SYNC_SWITCH)
 
@@ -108,6 +111,16 @@ def search_terms(environment: Mapping[str, str]) -> dict[str, Given]:
     return {name: Given(from_text(name, text), SEARCH_VARIABLES[name]) for name, text in given.items()}
 
 
+def idle_terms(chosen: Mapping[str, Given]) -> tuple[str, ...]:
+    """A line for each term of a search, for a call whose policy asks for none.
+
+    >>> idle_terms({"runs": Given(2, "job.toml"), "epochs": Given(3, "job.toml")})
+    ('the policy is not sync-switch, so runs in job.toml has no effect',)
+    """
+    terms = [label(name, where) for name, (_, where) in chosen.items() if name in SYNC_SWITCH and where != STORE]
+    return tuple(f"the policy is not sync-switch, so {term} has no effect" for term in terms)
+
+
 def from_text(name: str, text: str) -> Any:
     """Several paths are divided as in PATH."""
     kind = SYNC_SWITCH[name]
@@ -128,7 +141,7 @@ def read_value(name: str, value: Any, path: str) -> Any:
 def checked(name: str, value: Any, kind: type, path: str) -> Any:
     if type(value) is kind or (kind is float and type(value) is int):
         return value
-    raise UsageError(f"{name} in {path} must be {KINDS.get(kind, 'a list of texts')} but got {value!r}")
+    raise UsageError(f"{label(name, path)} must be {KINDS.get(kind, 'a list of texts')} but got {value!r}")
 
 
 def spec_of(table: Mapping[str, Any], path: str) -> str:

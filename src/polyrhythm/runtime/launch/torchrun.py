@@ -26,6 +26,7 @@ from polyrhythm.runtime.launch.environments import become_worker, is_placed
 from polyrhythm.runtime.launch.forked import ADAPTED, FORKED, RunningProcess, WorkerFork, can_fork, usual
 from polyrhythm.runtime.launch.gathering import HOSTS, LastCall, state_of_first
 from polyrhythm.runtime.launch.groups import check_groups, group_environment, store_ports
+from polyrhythm.runtime.launch.job_file import idle_terms
 from polyrhythm.runtime.launch.nodes import ALONE, Node, own_interface, read_node
 from polyrhythm.runtime.launch.preemption import ENDING, LEFT, file_in_memory
 from polyrhythm.runtime.launch.process_watch import ProcessWatch
@@ -151,7 +152,7 @@ def read_command(arguments: Sequence[str]) -> LaunchOrder:
         run=uuid.uuid4().hex,
         **({} if config.group_size == 1 else {"max_coordinator_restarts": 0}),
     )
-    return LaunchOrder(placed, (*python, *script), processes, node, overruled)
+    return LaunchOrder(placed, (*python, *script), processes, node, (*overruled, *idle_terms(chosen)))
 
 
 def job_id(config: JobConfig, hosts: int) -> str:

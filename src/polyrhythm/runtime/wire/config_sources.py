@@ -34,12 +34,10 @@ from polyrhythm.runtime.wire.job_config import (
     converted,
     make_config,
 )
+from polyrhythm.runtime.wire.setting_values import SESSION
 
 ConfigLayer: TypeAlias = Mapping[str, Given]
 """What one place has chosen, by the name of the setting."""
-
-SESSION = "the script's session"
-"""The second place in the order."""
 
 LOOP_FROM = "loop_from"
 """Argument beside the epochs of an unmodified script: what its loop calls the first of them."""

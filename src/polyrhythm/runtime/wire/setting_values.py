@@ -8,6 +8,9 @@ from polyrhythm.errors import UsageError
 MOST_NAMED = 64
 """Characters of a job's name, which is part of the name of its socket and of files."""
 
+SESSION = "the script's session"
+"""A place where settings are given, as arguments."""
+
 JOB_NAME = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{MOST_NAMED - 1}}}", re.ASCII)
 JOB_NAME_WORDS = f"of letters, digits, dots, dashes and underscores, at most {MOST_NAMED}, and not begin with a dot"
 
@@ -56,12 +59,14 @@ def check_job_name(name: str, where: str) -> str:
 def label(name: str, where: str) -> str:
     """A setting that was given somewhere.
 
-    >>> label("shards", "--shards"), label("shards", "job.toml"), label("shards", "")
-    ('--shards', 'shards in job.toml', 'shards')
+    >>> label("hang_after", "--hang-after"), label("hang_after", "job.toml"), label("hang_after", SESSION)
+    ('--hang-after', 'hang-after in job.toml', "hang_after in the script's session")
     """
     if where.startswith(("--", "POLYRHYTHM_", "PET_")):
         return where
-    return f"{name} in {where}" if where else name
+    if where in ("", SESSION):  # a Python name
+        return f"{name} in {where}" if where else name
+    return f"{name.replace('_', '-')} in {where}"
 
 
 def kind_words(kind: Any) -> str:

@@ -35,10 +35,11 @@ from polyrhythm.runtime.launch.groups import check_groups
 from polyrhythm.runtime.launch.preemption import TerminationWatch, preempted
 from polyrhythm.runtime.launch.rendezvous import find_coordinator, read_number
 from polyrhythm.runtime.launch.restarts import tell_joined
-from polyrhythm.runtime.wire.config_sources import SESSION, same, session_arguments
+from polyrhythm.runtime.wire.config_sources import same, session_arguments
 from polyrhythm.runtime.wire.job_config import runnable
 from polyrhythm.runtime.wire.parent_death import tie_forks
 from polyrhythm.runtime.wire.protocol import Bye
+from polyrhythm.runtime.wire.setting_values import SESSION
 from polyrhythm.runtime.worker import refusals
 from polyrhythm.runtime.worker.client import CoordinatorClient
 from polyrhythm.runtime.worker.data_injection import Injector
@@ -311,8 +312,7 @@ class Session:
         self._first_epoch = int(state["epoch"]) + 1
         self._turns.place = EpochPlace.of(state["position"]) if "position" in state else None
         policy, config = str(state["policy"]), self._client.config
-        where = config.given.get("policy", SESSION)
-        if where == SESSION:
+        if (where := config.given.get("policy", SESSION)) == SESSION:
             self.switch(policy)
         elif self.rank == 0 and not same("policy", policy, config.policy):
             say(f"policy {config.policy} of {where} holds; {policy} of the checkpoint is overruled")
