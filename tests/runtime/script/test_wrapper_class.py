@@ -69,6 +69,10 @@ class Hiding(DistributedDataParallel):
     def hidden(self) -> Any:
         return self.reducer
 
+    @functools.cached_property
+    def kept(self) -> Any:
+        return self.reducer
+
     @torch.no_grad()
     def decorated(self) -> None:
         self._sync_buffers()  # type: ignore[no-untyped-call]
@@ -77,7 +81,7 @@ class Hiding(DistributedDataParallel):
         return [each for each in (self,) if each.reducer]
 
 
-@pytest.mark.parametrize("name", ["hidden", "decorated", "within"])
+@pytest.mark.parametrize("name", ["hidden", "kept", "decorated", "within"])
 def test_code_within_a_property_or_a_function_is_looked_at(name: str) -> None:
     own = type("Own", (DistributedDataParallel,), {name: vars(Hiding)[name]})
     with pytest.raises(RefusalError, match=r"Own uses (reducer|_sync_buffers) of DistributedDataParallel"):

@@ -93,6 +93,8 @@ def names_used(value: object) -> Iterator[str]:
             parts = value.fget, value.fset
         case staticmethod() | classmethod():
             parts = (value.__func__,)
+        case functools.cached_property():
+            parts = (value.func,)
     for part in parts:
         yield from names_used(part)
 
