@@ -14,11 +14,13 @@ from tests.runtime.script.runs import SCRIPTS
 LIMIT_S, SAMPLES, EPOCHS = 120.0, 64, 4
 
 
-def run(folder: Path, *arguments: str, policy: str = "asp") -> "subprocess.CompletedProcess[str]":
-    """Two workers, of which the first is killed once."""
+def run(
+    folder: Path, *arguments: str, policy: str = "asp", script: str = "restarted.py"
+) -> "subprocess.CompletedProcess[str]":
+    """Two workers, of which the first is killed once by the script of these tests."""
     flags = ("--nproc-per-node", "2", "--max-restarts", "1", "--policy", policy)
     return subprocess.run(
-        [sys.executable, "-m", "polyrhythm", "run", *flags, str(SCRIPTS / "restarted.py"), *arguments],
+        [sys.executable, "-m", "polyrhythm", "run", *flags, str(SCRIPTS / script), *arguments],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -100,3 +102,11 @@ def test_what_it_saves_after_epochs_that_are_over(tmp_path: Path, policy: str) -
     assert [*again] == [0, 1, 2, 3]
     told = len(lines_with(done, "rank 0 passes"))
     assert (again[0] >= 1, told) == ((True, 0) if policy == "asp" else (False, 1))
+
+
+def test_it_is_said_that_a_scheduler_by_value_has_none_of_the_epochs_that_are_over(tmp_path: Path) -> None:
+    done = run(tmp_path, "alone", "plateau", script="schedule.py")
+    assert done.returncode == 0, done.stderr
+    said = "ReduceLROnPlateau.step follows a value, which a worker that is started again (--max-restarts) does not have"
+    assert len(lines_with(done, said)) == 1, done.stderr
+    assert not lines_with(run(tmp_path, "alone", "cycle", script="schedule.py"), "--max-restarts")

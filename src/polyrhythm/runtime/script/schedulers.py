@@ -11,6 +11,7 @@ ones, such as one at the end of an epoch, or leave some out.
 """
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
+from polyrhythm.runtime.launch.restarts import asked_for
 from polyrhythm.runtime.script.notices import script_line, tell
 from polyrhythm.runtime.script.training.objections import APART, Objections
 
@@ -65,6 +67,7 @@ class Schedules:
         self._were_apart = self._inside = False
         self.follows = False
         """Whether any of them follows the job."""
+        self._told_restarts = False
         self.left_alone = False
         """Whether each worker makes the steps that the script counts, and so its schedules."""
 
@@ -212,7 +215,18 @@ class Schedules:
                 f"another. Step it {remedy}once an epoch, after the loop, or use bsp"
             )
         )
+        self._tell_restarts(scheduler)
         self._run(call)
+
+    def _tell_restarts(self, scheduler: LRScheduler) -> None:
+        """A worker that is started again passes the epochs that are over, and has no values of them."""
+        if asked_for(os.environ) and not self._told_restarts:
+            self._told_restarts = True
+            tell(
+                f"{type(scheduler).__name__}.step follows a value, which a worker that is started again "
+                "(--max-restarts) does not have of the epochs that are over: its rate may be another one than that of "
+                "the others; load model and scheduler from a snapshot of the script"
+            )
 
     def _heed(self, problem: Callable[[str], str]) -> None:
         """Refuse in the loop what workers cannot follow that make steps of their own, if there are any."""
