@@ -4,7 +4,7 @@ which policy a job switches to.
 
 from collections import Counter
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ import polyrhythm
 from polyrhythm.core import Cluster, Policy
 from polyrhythm.core.workload import Workload
 from polyrhythm.errors import PolicyError
-from polyrhythm.policies import is_built_in, parse_policy
+from polyrhythm.policies import ASP, is_built_in, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, workload_of
 from polyrhythm.runtime.coordinator.members.member import Member
 from polyrhythm.runtime.coordinator.stages import PolicyChoice, Stages
@@ -269,6 +269,29 @@ def test_a_later_wish_comes_before_an_earlier_one(asked: Workers) -> None:
     made.confirmed(0, Confirmed(1, "an answer to what is over"))
     assert asked.told == [f"the switch to {OWN.spec} is refused: asp was asked for before all had answered", ""]
     assert asked.changed == [("asp", False)]
+
+
+class NeverBegins(ASP):
+    """Fails before it is in force."""
+
+    summary: ClassVar[str] = "fails at its beginning"
+
+    def init(self, cluster: Cluster) -> None:
+        raise RuntimeError("not here")
+
+
+def test_a_later_wish_that_cannot_be_leaves_the_earlier_one(asked: Workers) -> None:
+    made = choice(asked)
+    made.propose(OWN, asked.told.append)
+    never = parse_policy(f"{__name__}:NeverBegins")
+    made.propose(never, asked.told.append)
+    assert [*made.notices] == asked.told
+    (said,) = asked.told
+    assert said.startswith(f"the switch to {never.spec} is refused: ")
+    assert "not here" in said
+    for rank in range(2):
+        made.confirmed(rank, Confirmed(1))
+    assert (asked.changed, asked.told[1:]) == ([(OWN.spec, False)], [""])
 
 
 @pytest.mark.parametrize("spec", ["nonsense", "./nowhere.py:Mine"])

@@ -284,15 +284,15 @@ class PolicyChoice:
         if self._proposal is not None and self._proposal.policy == policy:
             self._proposal.also(tell)
             return
+        try:
+            Stages(policy, self._epochs).try_out(self._job)
+        except PolicyError as error:  # one that was asked for before may still come
+            tell(self._notice(f"the switch to {policy.spec} is refused: {error}"))
+            return
         self._refuse(f"{policy.spec} was asked for before all had answered")
         asks = policy != self.stages.policy and (not is_built_in(policy) or may_object(self._job.members.values()))
         self._proposals += 1
         self._proposal = Proposal(self._proposals, policy, self._job.members if asks else (), tell)
-        try:
-            Stages(policy, self._epochs).try_out(self._job)
-        except PolicyError as error:
-            self._refuse(str(error))
-            return
         if asks:
             self._job.effects.propose(self._proposals, policy.spec)
         self._adopt_if_confirmed()
@@ -369,12 +369,12 @@ class PolicyChoice:
     def _refuse(self, reason: str) -> None:
         proposal, self._proposal = self._proposal, None
         if proposal is not None:
-            self._notice(f"the switch to {proposal.policy.spec} is refused: {reason}")
-            proposal.end(self.notices[-1])
+            proposal.end(self._notice(f"the switch to {proposal.policy.spec} is refused: {reason}"))
 
-    def _notice(self, line: str) -> None:
+    def _notice(self, line: str) -> str:
         log.warning("%s", line)
         self.notices.append(line)
+        return line
 
 
 def kind_of(policy: Policy[Any]) -> type[ParameterServerPhase | SynchronousPhase]:
