@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import polyrhythm
 from polyrhythm.core import Cluster, Policy
-from polyrhythm.core.workload import Workload
+from polyrhythm.core.workload import UNKNOWN, Workload
 from polyrhythm.errors import PolicyError
 from polyrhythm.policies import ASP, is_built_in, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, workload_of
@@ -224,10 +224,12 @@ def asked() -> Workers:
     return Workers()
 
 
-def choice(asked: Workers, first: str = "bsp", script: int | None = None) -> PolicyChoice:
+def choice(
+    asked: Workers, first: str = "bsp", script: int | None = None, samples: int = 100, epochs_given: bool = True
+) -> PolicyChoice:
     """Of a job with two workers, perhaps of an unmodified script, under a policy that has begun."""
     job = Job(2, asked, lambda: 0.0)  # type: ignore[arg-type]
-    job.workload, job.epoch = Workload(100, 100), 0
+    job.workload, job.epoch, job.epochs_given = Workload(samples, samples), 0, epochs_given
     job.members = {rank: Member(Ready(0, 100, batch_size=2, script=script)) for rank in range(2)}
     made = PolicyChoice(parse_policy(first), 1, job, asked.note)
     made.phase = 1
@@ -292,6 +294,25 @@ def test_a_later_wish_that_cannot_be_leaves_the_earlier_one(asked: Workers) -> N
     for rank in range(2):
         made.confirmed(rank, Confirmed(1))
     assert (asked.changed, asked.told[1:]) == ([(OWN.spec, False)], [""])
+
+
+@pytest.mark.parametrize(
+    ("samples", "epochs_given", "why"),
+    [
+        (100, False, "counts shares of all epochs, and nobody has said how many there are; give polyrhythm run"),
+        (UNKNOWN, True, "counts shares of epochs whose length nobody knows; use a policy that counts none, such as"),
+    ],
+)
+@pytest.mark.parametrize("spec", ["switch:bsp@0.5,asp", "elastic:policy=(switch:bsp@0.5,asp)", "post-local:h=4,at=0.5"])
+def test_a_share_of_what_has_no_known_length_is_refused_later_too(
+    asked: Workers, samples: int, epochs_given: bool, why: str, spec: str
+) -> None:
+    """A share of one epoch was taken for one of all, without a word."""
+    made = choice(asked, samples=samples, epochs_given=epochs_given)
+    made.propose(parse_policy(spec), asked.told.append)
+    made.propose(parse_policy("asp"), asked.told.append)
+    assert why in asked.told[0]
+    assert (asked.told[1:], asked.changed) == ([""], [("asp", False)])
 
 
 @pytest.mark.parametrize("spec", ["nonsense", "./nowhere.py:Mine"])

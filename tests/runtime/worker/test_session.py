@@ -53,7 +53,7 @@ def go_through(rank: int, policies: list[str], options: dict[str, Any]) -> list[
 
 
 def test_one_job_goes_through_every_policy() -> None:
-    by_rank = run_job(go_through, 3, EVERY_POLICY, {}, policy="bsp")
+    by_rank = run_job(go_through, 3, EVERY_POLICY, {}, policy="bsp", epochs=len(EVERY_POLICY))
     for number, policy in enumerate(EVERY_POLICY):
         epoch = [ranks[number] for ranks in by_rank]
         assert {seen.policy for seen in epoch if seen.indices} == {policy}

@@ -56,7 +56,8 @@ class Job:
     `workload` is there from the first epoch on, when the workers have told the size of the data set. `trouble` says how
     the job has diverged, and `rolled_back_samples` counts what was lost when it went back, `repeated_samples` what was
     made again because a coordinator had died. `before` and `begun` are as in `Position`. `runs_policy_files` says
-    whether a policy in a file or module may be run that the job has not loaded. `policy_failed` is called when the
+    whether a policy in a file or module may be run that the job has not loaded, `epochs_given` whether somebody has
+    said how many there are. `policy_failed` is called when the
     policy in force has failed; it raises the error if no other can take its place. `observe`, if anybody watches, is
     shown all that the policy in force is told and decides. `hears`, `weighs` and `may_refuse` are as in `Phase`,
     `script` in `Ready`. `settled` is called when all have in their replicas what any of them had before they met,
@@ -86,6 +87,7 @@ class Job:
     repeated_samples: int = 0
     trouble: str = ""
     runs_policy_files: bool = True
+    epochs_given: bool = True
     policy_failed: Callable[[PolicyError], None] = reraise
     settled: Callable[[], None] = lambda: None
     merging: Callable[[], None] = lambda: None

@@ -119,7 +119,7 @@ class CoordinatorServer:
         self._completion = Completion(config, log.warning)
         self.checkpoints = JobCheckpoints(self.loop, self.coordinator, self.act)
         self.keep = self.checkpoints.keep
-        self._configure()
+        self._configure(self._recovery.goes_on)
         self.started_s, self._made = self._recovery.open(self), self._recovery.made
         if self._recovery.goes_on:
             self.recorder.mend(self.coordinator.phase)
@@ -133,13 +133,13 @@ class CoordinatorServer:
         self.loop.call_later(config.patience_s, partial(self._give_up_waiting, config.patience_s))
         HangWatch(self.loop, self.heartbeats, lambda: self.config, self.remove).begin()
 
-    def _configure(self) -> None:
-        self.coordinator.job.runs_policy_files = self.config.allow_policy_files
-        self.recorder: JobRecorder = JobRecorder(
-            self.config, self.coordinator.job, self.monitor, self._recovery.trainings
-        )
+    def _configure(self, whole: bool) -> None:
+        """Follow the config, which is `whole` once a worker has said what its script chooses."""
+        job, config = self.coordinator.job, self.config
+        job.runs_policy_files, job.epochs_given = config.allow_policy_files, not whole or "epochs" in config.given
+        self.recorder: JobRecorder = JobRecorder(config, job, self.monitor, self._recovery.trainings)
         self.remark = self.recorder.remark
-        self.checkpoints.open(self.config, self._recovery.goes_on)
+        self.checkpoints.open(config, self._recovery.goes_on)
 
     def run(self) -> None:
         try:
@@ -332,7 +332,7 @@ class CoordinatorServer:
     def _adopt(self, config: JobConfig) -> None:
         """The job's config is complete, before its first worker is connected."""
         self.config = config
-        self._configure()
+        self._configure(whole=True)
         asked = self.coordinator.next_policy
         self.coordinator.plan(parse_policy(config.policy), config.epochs)
         self.checkpoints.resume(config)

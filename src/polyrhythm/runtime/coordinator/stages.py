@@ -21,7 +21,7 @@ from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase
 from polyrhythm.runtime.coordinator.phases.measured import MeasuredPhase
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
-from polyrhythm.runtime.coordinator.phases.shares import check_own_data, check_shares
+from polyrhythm.runtime.coordinator.phases.shares import check_lengths, check_own_data, check_shares
 from polyrhythm.runtime.coordinator.phases.synchronous import SynchronousPhase
 from polyrhythm.runtime.wire.protocol import Confirmed
 from polyrhythm.runtime.wire.shard_protocol import NOT_APART, NOT_ON_SERVERS
@@ -92,6 +92,7 @@ class Stages:
         Raises:
             PolicyError: if it cannot.
         """
+        check_lengths(self.policy, job)
         if job.epoch < 0 or not job.is_known:
             check_cover(self.policy)
             return

@@ -47,6 +47,15 @@ StartMethod: TypeAlias = Literal["spawn", "fork", "forkserver"]
 
 START_METHODS: tuple[str, ...] = get_args(StartMethod)
 
+OF_EPOCHS = (
+    "counts shares of all epochs, and nobody has said how many there are; give polyrhythm run --epochs, or "
+    "polyrhythm.session(epochs=...)"
+)
+"""Why a policy with switch points cannot run."""
+
+OF_UNKNOWN = "counts shares of epochs whose length nobody knows; use a policy that counts none"
+"""The same, of a stream."""
+
 NO_ID = "none"
 """What torchrun takes for the id of a job that is given none."""
 

@@ -15,7 +15,7 @@ from polyrhythm.core.arguments import MOST_SEED, whole_number
 from polyrhythm.errors import UsageError, did_you_mean
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.wire.config_sources import PILOT
-from polyrhythm.runtime.wire.job_config import JobConfig
+from polyrhythm.runtime.wire.job_config import OF_EPOCHS, OF_UNKNOWN, JobConfig
 
 
 class NotOpen:
@@ -46,14 +46,10 @@ def refuse_shares(config: JobConfig, measured: bool = True) -> None:
     counts = parse_policy(config.policy).counts_shares or PILOT in os.environ
     if counts and not measured:
         raise UsageError(
-            f"policy {config.policy} counts shares of epochs whose length nobody knows; use a policy that counts none, "
-            "such as bsp or asp, and polyrhythm ctl to switch while it runs"
+            f"policy {config.policy} {OF_UNKNOWN}, such as bsp or asp, and polyrhythm ctl to switch while it runs"
         )
     if counts and "epochs" not in config.given:
-        raise UsageError(
-            f"policy {config.policy} counts shares of all epochs, and nobody has said how many there are; give "
-            "polyrhythm run --epochs, or polyrhythm.session(epochs=...)"
-        )
+        raise UsageError(f"policy {config.policy} {OF_EPOCHS}")
 
 
 class OpenMark:

@@ -1,11 +1,25 @@
-"""Whether a job can run a policy that deals the mini-batches of all in shares."""
+"""Whether a job can run a policy that counts shares of it, or deals the mini-batches of all in shares."""
 
 from typing import Any
 
 from polyrhythm.core import Policy
+from polyrhythm.core.workload import UNKNOWN
 from polyrhythm.errors import PolicyError
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.members.agreement import why_undealt
+from polyrhythm.runtime.wire.job_config import OF_EPOCHS, OF_UNKNOWN
+
+
+def check_lengths(policy: Policy[Any], job: Job) -> None:
+    """A share of one epoch would be served long before its time, and one of what has no length never.
+
+    Raises:
+        PolicyError: if the policy counts shares of what has no known length.
+    """
+    if policy.counts_shares and job.epoch >= 0 and job.planned_samples(1) >= UNKNOWN:
+        raise PolicyError(f"policy {policy.spec} {OF_UNKNOWN}, such as bsp or asp")
+    if policy.counts_shares and not job.epochs_given:
+        raise PolicyError(f"policy {policy.spec} {OF_EPOCHS}")
 
 
 def check_shares(policy: Policy[Any], job: Job) -> None:
