@@ -120,6 +120,16 @@ def test_a_thread_may_stop_itself(group: Group) -> None:
     assert stopped.wait(PATIENCE_S)
 
 
+@pytest.mark.parametrize(("reason", "late"), [("timed out", True), ("Connection closed by peer", False)])
+def test_who_has_waited_in_vain_says_so_to_all(reason: str, late: bool) -> None:
+    store, sockets = HashStore(), FixedSockets([])
+    waits, comes = GroupHealth(sockets), GroupHealth(sockets)
+    watches = [DeathWatch(sockets, store, health) for health in (waits, comes)]
+    assert not watches[1].was_late
+    waits.fail(reason)
+    assert watches[1].was_late == late
+
+
 class SilentStore(HashStore):
     """That of a coordinator that is stopped."""
 

@@ -182,10 +182,10 @@ def shorten_limits() -> None:
     buffers._words._timeout_s = 0.01
 
 
-@pytest.mark.parametrize(("dtype", "hears"), [(torch.float32, (0, 1)), (torch.int32, (0,))])
-def test_no_rank_is_lost_because_another_one_came_late(dtype: torch.dtype, hears: tuple[int, ...]) -> None:
-    """Who has waited says so, and in shared memory also who has come late: a value of its own would be wrong."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_no_rank_is_lost_because_another_one_came_late(dtype: torch.dtype) -> None:
+    """In shared memory and over gloo, who has waited says so and who has come late: its own value would be wrong."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     told = run_workers(comes_late, 2, store.port, dtype)
-    for rank in hears:
-        assert "within the timeout of init_process_group" in told[rank]
+    for each in told:
+        assert "within the timeout of init_process_group" in each

@@ -26,7 +26,11 @@ from polyrhythm.runtime.collectives.gloo_connections import GlooSockets, has_end
 from polyrhythm.runtime.collectives.group_health import GroupHealth
 from polyrhythm.runtime.wire.connection import keep_alive
 
-GOODBYES = "goodbyes"
+GOODBYES, LATE = "goodbyes", "late"
+"""Where the store counts the members that have said goodbye, and those that have waited for another one in vain."""
+
+ANSWER_S = 1.0
+"""How long the store is waited for by a member whose generation has failed."""
 
 LOOKS = 4
 """How often it is looked within the time after which a silent connection has ended."""
@@ -62,7 +66,9 @@ class DeathWatch:
     def __init__(self, sockets: GlooSockets, store: Store, health: GroupHealth) -> None:
         self._sockets, self._store, self._health = sockets, store, health
         self._connections = sockets.duplicate()
-        self._stopped = self._asking = False
+        self._stopped = self._asking = self._late = False
+        self._answered = True
+        health.tell_late = self._tell_late
         self._thread = threading.Thread(target=self._run, daemon=True, name="polyrhythm-death-watch")
         if self._connections:
             try_when_idle(self._connections, self.silent_s)
@@ -96,8 +102,35 @@ class DeathWatch:
         threading.Thread(target=self._say, args=(goodbye,), daemon=True, name="polyrhythm-goodbye").start()
         goodbye.wait()
 
+    @property
+    def was_late(self) -> bool:
+        """Whether the generation has failed because some member, perhaps this one, did not come in time."""
+        self._late = self._late or self._count_late(0) > 0
+        return self._late
+
+    def _hear_late(self) -> None:
+        """gloo cuts a connection before its member can say why; and the store may end with that member."""
+        self._asking = True  # as in `_missing`
+        until_s = time.monotonic() + ANSWER_S
+        while not (self._stopped or self.was_late) and time.monotonic() < until_s:
+            time.sleep(ANSWER_S / 20)
+
+    def _tell_late(self) -> None:
+        self._count_late(1)
+
+    def _count_late(self, more: int) -> int:
+        """How many members have waited in vain, with so many more; none once the store has not answered."""
+        if not self._answered:
+            return 0
+        counted = list[int]()
+        asking = threading.Thread(target=lambda: counted.append(self._count(LATE, more)), daemon=True)
+        asking.start()
+        asking.join(ANSWER_S)
+        self._answered = bool(counted)
+        return sum(counted)
+
     def _say(self, goodbye: Goodbye) -> None:
-        self._count(1)
+        self._count(GOODBYES, 1)
         self._health.end(goodbye)
 
     def _run(self) -> None:
@@ -111,13 +144,14 @@ class DeathWatch:
             trouble = self._missing(ended) if found else silence.trouble(standing.connections)
         if trouble is not None:
             self._health.fail(trouble)
+            self._hear_late()
 
     def _missing(self, ended: int) -> str | None:
         """Whether more connections have ended than members have said goodbye; None if all is over here."""
         self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
         if self._is_over():
             return None
-        goodbyes = self._count(0)
+        goodbyes = self._count(GOODBYES, 0)
         if self._is_over():
             return None
         self._asking = False
@@ -126,10 +160,10 @@ class DeathWatch:
     def _is_over(self) -> bool:
         return self._stopped or self._health.failure is not None
 
-    def _count(self, more: int) -> int:
-        """How many members have said goodbye, with so many more."""
+    def _count(self, what: str, more: int) -> int:
+        """How many members have said this, with so many more."""
         try:
-            return 0 if has_ended(self._store) else self._store.add(GOODBYES, more)
+            return 0 if has_ended(self._store) else self._store.add(what, more)
         except RuntimeError:
             return 0
 

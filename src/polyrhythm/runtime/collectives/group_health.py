@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from polyrhythm.runtime.collectives.gloo_connections import GlooSockets
@@ -18,6 +19,7 @@ class GroupHealth:
 
     Attributes:
         failure: why it does not stand.
+        tell_late: called before the connections are cut because a member has not come in time.
         failures: generations of this process that have failed; threads of their groups may wait until its end.
     """
 
@@ -25,6 +27,7 @@ class GroupHealth:
 
     def __init__(self, sockets: GlooSockets) -> None:
         self.failure: str | None = None
+        self.tell_late: Callable[[], object] = lambda: None
         self._sockets = sockets
         self._pending: set[Pending] = set()
         self._lock = threading.Lock()
@@ -61,6 +64,8 @@ class GroupHealth:
             self.failure = reason
             GroupHealth.failures += 1
             pending, self._pending = self._pending, set()
+        if self.is_late:
+            self.tell_late()
         self._sockets.shut_down()
         for work in pending:
             work.end()

@@ -93,7 +93,7 @@ class Generation:
         """Whether it has failed though all are still there: they have called for different things, or not in time."""
         if self.failure is None:
             return False
-        return self.health.is_late or (self.shared is not None and self.shared.mistaken)
+        return self.health.is_late or (self.shared is not None and self.shared.mistaken) or self._watch.was_late
 
     def backend(self, on_gpu: bool) -> Backend:
         """The group for tensors there, or on the CPU; asked so because a device's type is slow to read."""
