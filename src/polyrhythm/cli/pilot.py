@@ -63,11 +63,8 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     from polyrhythm.search.store import TrialStore
 
     say(*pilot.overruled)
-    for variable in (
-        VARIABLE,
-        *{*SEARCH_VARIABLES.values()} - {STORE},
-    ):  # they ask for a search, not for the policy of a run
-        os.environ.pop(variable, None)
+    for variable in {VARIABLE, *SEARCH_VARIABLES.values()} - {STORE}:
+        os.environ.pop(variable, None)  # it asks for a search, not for the policy of a run
     store, job = TrialStore(pilot.options.store or default_store()), job_of(pilot)
     if pilot.options.job_family:
         store.agree(pilot.options.job_family, shared_by_family(pilot))

@@ -18,6 +18,7 @@ from polyrhythm.errors import PolicyError
 from polyrhythm.policies import ASP, is_built_in, parse_policy
 from polyrhythm.runtime.coordinator.job import Job, workload_of
 from polyrhythm.runtime.coordinator.members.member import Member
+from polyrhythm.runtime.coordinator.phases.shares import check_lengths
 from polyrhythm.runtime.coordinator.stages import PolicyChoice, Stages
 from polyrhythm.runtime.wire.protocol import Confirmed, Ready
 from polyrhythm.runtime.wire.tls.files import CA
@@ -313,6 +314,17 @@ def test_a_share_of_what_has_no_known_length_is_refused_later_too(
     made.propose(parse_policy("asp"), asked.told.append)
     assert why in asked.told[0]
     assert (asked.told[1:], asked.changed) == ([""], [("asp", False)])
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_a_share_of_a_stream_is_refused_in_each_epoch(asked: Workers, epoch: int) -> None:
+    job = Job(2, asked, lambda: 0.0)  # type: ignore[arg-type]
+    job.workload, job.epoch = Workload(UNKNOWN, UNKNOWN), epoch
+    job.members = {rank: Member(Ready(epoch, UNKNOWN, batch_size=2, own=True)) for rank in range(2)}
+    job.count_own_data()
+    check_lengths(parse_policy("asp"), job)
+    with pytest.raises(PolicyError, match="counts shares of epochs whose length nobody knows"):
+        check_lengths(parse_policy("switch:bsp@0.5,asp"), job)
 
 
 @pytest.mark.parametrize("spec", ["nonsense", "./nowhere.py:Mine"])

@@ -16,9 +16,11 @@ def check_lengths(policy: Policy[Any], job: Job) -> None:
     Raises:
         PolicyError: if the policy counts shares of what has no known length.
     """
-    if policy.counts_shares and job.epoch >= 0 and job.planned_samples(1) >= UNKNOWN:
+    if not policy.counts_shares:
+        return
+    if job.epoch >= 0 and (job.own_samples if job.own_data else job.workload.dataset_samples) >= UNKNOWN:
         raise PolicyError(f"policy {policy.spec} {OF_UNKNOWN}, such as bsp or asp")
-    if policy.counts_shares and not job.epochs_given:
+    if not job.epochs_given:
         raise PolicyError(f"policy {policy.spec} {OF_EPOCHS}")
 
 
