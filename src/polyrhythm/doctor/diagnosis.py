@@ -12,7 +12,7 @@ from polyrhythm.doctor.evidence import Evidence, StepTimes
 from polyrhythm.doctor.lateness import STILL, LateRanks
 from polyrhythm.doctor.links import slow_links
 from polyrhythm.doctor.outlook import TODAY, Prospect, prospects
-from polyrhythm.doctor.wording import named, next_step, verdict, why
+from polyrhythm.doctor.wording import named, next_step, under, verdict, why
 from polyrhythm.telemetry.numbers import share
 
 SETTLING = 2
@@ -127,7 +127,7 @@ def suspicion(evidence: Evidence, seen: LateRanks) -> str:
         else "others were late nearly as often"
     )
     cost = f"{'would have cost' if evidence.of_bsp else 'cost'} {share(lost_s / evidence.seconds)} of the job"
-    return f"{rank} was late {times} times, which {cost}{' under bsp' if evidence.of_bsp else ''}, and {doubt}"
+    return f"{rank} was late {times} times, which {cost}{under(evidence)}, and {doubt}"
 
 
 def what_ifs(evidence: Evidence, found: Sequence[Culprit]) -> list[WhatIf]:
@@ -200,7 +200,7 @@ def rates(evidence: Evidence, batch_size: int, rows: Sequence[Prospect]) -> dict
     if not evidence.synchronous:
         said["today"] = f"{float((batch_size / evidence.step_s.mean(axis=1)).sum()):,.0f} samples/s measured"
     rate = len(evidence.ranks) * batch_size * evidence.steps / evidence.seconds
-    name, known = ("under bsp", "worked out") if evidence.of_bsp else ("today", "measured")
+    name, known = under(evidence).strip() or "today", "worked out" if evidence.of_bsp else "measured"
     simulated = next((row.samples_per_s for row in rows if row.policy == TODAY), None)
     beside = f", {simulated / rate - 1:+.1%} in the simulator" if simulated is not None else ""
     return said | {name: f"{rate:,.0f} samples/s {known}{beside}"}

@@ -48,6 +48,11 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def under(evidence: Evidence) -> str:
+    """The policy of what is told, where it is another than the job's."""
+    return " under bsp" if evidence.of_bsp else ""
+
+
 def verdict(evidence: Evidence, found: Sequence[Culprit]) -> str:
     if not found:
         waiting = float(evidence.waiting_s.mean() / evidence.step_s.mean())
@@ -60,8 +65,7 @@ def verdict(evidence: Evidence, found: Sequence[Culprit]) -> str:
     said = " and ".join(filter(None, [late_sentence(late), link_sentence(links)]))
     lost = share(min(1.0, sum(one.lost_share for one in found)))
     costs = "would cost" if evidence.of_bsp else "costs"
-    under = " under bsp" if evidence.of_bsp else ""
-    return f"{said[0].upper()}{said[1:]}, which {costs} {lost} of the job{under}."
+    return f"{said[0].upper()}{said[1:]}, which {costs} {lost} of the job{under(evidence)}."
 
 
 def late_sentence(late: Sequence[Culprit]) -> str:

@@ -68,6 +68,7 @@ WRONG = {
     "policy = {name = 'spp'}": "policy in .*job.toml: unknown policy 'spp': did you mean ssp?",
     "policy = {name = 'ssp', t = 3}": "policy in .*job.toml: ssp has no parameter 't'",
     "policy = {name = 'switch', parts = []}": "policy in .*job.toml: parts of switch is an empty list; name a policy",
+    "policy = {name = 'dssp', s_high = [1]}": "policy in .*job.toml: s_high of dssp must be one value but got \\[1\\]$",
     "policy = {name = 'ssp', s = 'x'}": "policy in .*job.toml: policy 'ssp:s=x': s must be a number but got 'x'",
     "policy = 'ssp:x'": "^policy in .*job.toml: policy 'ssp:x': s must be a number but got 'x'$",
     "compress = 'topk:9'": "^compress in .*job.toml: compression topk needs a share",

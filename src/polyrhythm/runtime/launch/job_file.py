@@ -164,6 +164,8 @@ def spec_of(table: Mapping[str, Any], path: str) -> str:
             raise SpecError(f"policy in {path}: {name} has no parameter {key!r}: {did_you_mean(key, known)}")
         if parameters[key] == []:
             raise SpecError(f"policy in {path}: {key} of {name} is an empty list; name a policy, or leave it out")
+        if isinstance(parameters[key], list) and key != known[0]:
+            raise SpecError(f"policy in {path}: {key} of {name} must be one value but got {parameters[key]!r}")
     listed = [text for value in parameters.values() if isinstance(value, list) for text in parts(value, path)]
     rest = [f"{k}={text_of(value, path)}" for k, value in parameters.items() if not isinstance(value, list)]
     return ":".join(filter(None, [name, ",".join([*listed, *rest])]))
