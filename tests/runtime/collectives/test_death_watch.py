@@ -2,6 +2,7 @@ import errno
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -105,6 +106,15 @@ def test_after_stopping_nothing_is_heard_and_nothing_held(group: Group) -> None:
     group.watched[0].close()
     assert group.members[0].recv(1) == b""
     assert group.heard == []
+
+
+def test_a_watch_that_is_stopped_goes_away_with_its_last_reference(group: Group) -> None:
+    """It has a connection to the store."""
+    watch = group.watch()
+    gone = weakref.ref(watch)
+    watch.stop()
+    del watch
+    assert gone() is None
 
 
 def test_a_thread_may_stop_itself(group: Group) -> None:

@@ -7,8 +7,8 @@ Two members that cannot reach each other any more close no connection, and both 
 now and then, and of the others it is looked whether they are answered at all. They are where the other end is busy, or
 stopped: its kernel answers.
 
-The store is the coordinator's, which may be stopped or killed. So nobody waits for its answer once the generation has
-failed, and none is asked that has ended: torch prints its own frames for that.
+The store is the coordinator's, which may be stopped or killed. So once the generation has failed nobody waits for its
+answer for longer than `ANSWER_S`, and none is asked that has ended: torch prints its own frames for that.
 """
 
 import os
@@ -66,9 +66,9 @@ class DeathWatch:
     def __init__(self, sockets: GlooSockets, store: Store, health: GroupHealth) -> None:
         self._sockets, self._store, self._health = sockets, store, health
         self._connections = sockets.duplicate()
-        self._stopped = self._asking = self._late = False
-        self._answered = True
-        health.tell_late = self._tell_late
+        self._stopped = self._asking = False
+        self._late = LateMembers(store)
+        health.tell_late = self._late.add
         self._thread = threading.Thread(target=self._run, daemon=True, name="polyrhythm-death-watch")
         if self._connections:
             try_when_idle(self._connections, self.silent_s)
@@ -105,8 +105,7 @@ class DeathWatch:
     @property
     def was_late(self) -> bool:
         """Whether the generation has failed because some member, perhaps this one, did not come in time."""
-        self._late = self._late or self._count_late(0) > 0
-        return self._late
+        return self._late.found
 
     def _hear_late(self) -> None:
         """gloo cuts a connection before its member can say why; and the store may end with that member."""
@@ -115,22 +114,8 @@ class DeathWatch:
         while not (self._stopped or self.was_late) and time.monotonic() < until_s:
             time.sleep(ANSWER_S / 20)
 
-    def _tell_late(self) -> None:
-        self._count_late(1)
-
-    def _count_late(self, more: int) -> int:
-        """How many members have waited in vain, with so many more; none once the store has not answered."""
-        if not self._answered:
-            return 0
-        counted = list[int]()
-        asking = threading.Thread(target=lambda: counted.append(self._count(LATE, more)), daemon=True)
-        asking.start()
-        asking.join(ANSWER_S)
-        self._answered = bool(counted)
-        return sum(counted)
-
     def _say(self, goodbye: Goodbye) -> None:
-        self._count(GOODBYES, 1)
+        count(self._store, GOODBYES, 1)
         self._health.end(goodbye)
 
     def _run(self) -> None:
@@ -151,7 +136,7 @@ class DeathWatch:
         self._asking = True  # before it looks whether it is stopped, as `stop` looks after it has said so
         if self._is_over():
             return None
-        goodbyes = self._count(GOODBYES, 0)
+        goodbyes = count(self._store, GOODBYES, 0)
         if self._is_over():
             return None
         self._asking = False
@@ -160,12 +145,43 @@ class DeathWatch:
     def _is_over(self) -> bool:
         return self._stopped or self._health.failure is not None
 
-    def _count(self, what: str, more: int) -> int:
-        """How many members have said this, with so many more."""
-        try:
-            return 0 if has_ended(self._store) else self._store.add(what, more)
-        except RuntimeError:
+
+class LateMembers:
+    """How many members have waited for another one in vain, as the generation's store counts them.
+
+    The generation's health calls it, which the watch has: in a class of its own nobody holds himself.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._answered, self._found = store, True, False
+
+    @property
+    def found(self) -> bool:
+        """Whether there is one."""
+        self._found = self._found or self._count(0) > 0
+        return self._found
+
+    def add(self) -> None:
+        self._count(1)
+
+    def _count(self, more: int) -> int:
+        """How many there are with so many more; none once the store has not answered."""
+        if not self._answered:
             return 0
+        counted = list[int]()
+        asking = threading.Thread(target=lambda: counted.append(count(self._store, LATE, more)), daemon=True)
+        asking.start()
+        asking.join(ANSWER_S)
+        self._answered = bool(counted)
+        return sum(counted)
+
+
+def count(store: Store, what: str, more: int) -> int:
+    """How many members have said this, with so many more."""
+    try:
+        return 0 if has_ended(store) else store.add(what, more)
+    except RuntimeError:
+        return 0
 
 
 class OpenConnections:
