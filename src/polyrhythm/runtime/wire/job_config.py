@@ -53,7 +53,10 @@ OF_EPOCHS = (
 )
 """Why a policy with switch points cannot run."""
 
-OF_UNKNOWN = "counts shares of epochs whose length nobody knows; use a policy that counts none"
+OF_UNKNOWN = (
+    "counts shares of epochs whose length nobody knows; use a policy that counts none, such as bsp or asp, and "
+    "polyrhythm ctl to switch while it runs"
+)
 """The same, of a stream."""
 
 NO_ID = "none"

@@ -45,9 +45,7 @@ def refuse_shares(config: JobConfig, measured: bool = True) -> None:
     """
     counts = parse_policy(config.policy).counts_shares or PILOT in os.environ
     if counts and not measured:
-        raise UsageError(
-            f"policy {config.policy} {OF_UNKNOWN}, such as bsp or asp, and polyrhythm ctl to switch while it runs"
-        )
+        raise UsageError(f"policy {config.policy} {OF_UNKNOWN}")
     if counts and "epochs" not in config.given:
         raise UsageError(f"policy {config.policy} {OF_EPOCHS}")
 

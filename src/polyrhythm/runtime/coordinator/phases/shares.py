@@ -19,7 +19,7 @@ def check_lengths(policy: Policy[Any], job: Job) -> None:
     if not policy.counts_shares:
         return
     if job.epoch >= 0 and (job.own_samples if job.own_data else job.workload.dataset_samples) >= UNKNOWN:
-        raise PolicyError(f"policy {policy.spec} {OF_UNKNOWN}, such as bsp or asp")
+        raise PolicyError(f"policy {policy.spec} {OF_UNKNOWN}")
     if not job.epochs_given:
         raise PolicyError(f"policy {policy.spec} {OF_EPOCHS}")
 
