@@ -1,5 +1,7 @@
 """Policies that workers cannot load, or that fail while they are in force: the job goes on under the one before."""
 
+import os
+import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +14,9 @@ from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.wire.control_protocol import Status
+from polyrhythm.testing.processes import first_child
 from tests import wrong_policies
-from tests.runtime.jobs import Numbered, job, make_model, make_optimizer, step
+from tests.runtime.jobs import COORDINATOR_PID, Numbered, job, make_model, make_optimizer, step
 
 SAMPLES = 120
 
@@ -43,10 +46,10 @@ def train(rank: int, name: str, act: Callable[[Any, str], str]) -> tuple[int, st
     return int(session.metrics["samples"]), told, state
 
 
-def play(policy: str, act: Callable[[Any, str], str]) -> tuple[str, Status]:
+def play(policy: str, act: Callable[[Any, str], str], **settings: Any) -> tuple[str, Status]:
     """What rank 0 was told, and the coordinator's last word; every sample is made once."""
     name = f"policies-{uuid.uuid4().hex}"
-    with job(train, 3, name, act, name=name, policy=policy, allow_policy_files=True) as running:
+    with job(train, 3, name, act, name=name, policy=policy, allow_policy_files=True, **settings) as running:
         outcomes = running.join()
     assert all(outcome.ok for outcome in outcomes), "\n".join(outcome.traceback for outcome in outcomes)
     (_, told, state), *_ = (outcome.value for outcome in outcomes)
@@ -67,6 +70,15 @@ class Ask:
         except UsageError as error:
             return str(error)
         return ""
+
+
+class AskAndKill(Ask):
+    """The coordinator is killed as soon as it has accepted."""
+
+    def __call__(self, session: Any, name: str) -> str:
+        told = super().__call__(session, name)
+        os.kill(first_child(int(os.environ[COORDINATOR_PID])), signal.SIGKILL)
+        return told
 
 
 class Want:
@@ -114,6 +126,14 @@ def test_one_that_fails_gives_way_to_the_one_before(first: str, wrong: str) -> N
     (notice,) = state.notices
     assert "at Report of worker 1 with clock" in notice
     assert notice.endswith(f"{parse_policy(spec).spec} is out of force, and {first} goes on")
+    assert (state.policy, state.phase) == (first, 3)
+
+
+@pytest.mark.parametrize(("first", "wrong"), [("bsp", "Raises"), ("asp", "RaisesByTheClock")])
+def test_the_next_coordinator_knows_the_one_before(first: str, wrong: str) -> None:
+    told, state = play(first, AskAndKill(f"{wrong_policies.__name__}:{wrong}"), max_coordinator_restarts=9)
+    assert told == ""
+    assert [notice.rpartition(", and ")[2] for notice in state.notices] == [f"{first} goes on"]
     assert (state.policy, state.phase) == (first, 3)
 
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 import uuid
 from collections import Counter
@@ -21,10 +22,13 @@ from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.script.bootstrap import execute, main
 from polyrhythm.testing import cuda
-from polyrhythm.testing.processes import workers
-from tests.runtime.jobs import LIMIT_S, job
+from polyrhythm.testing.processes import first_child, workers
+from tests.runtime.jobs import COORDINATOR_PID, LIMIT_S, job
 
 SCRIPTS = Path(__file__).parent / "scripts"
+
+KILL = "kill"
+"""In place of a policy: the coordinator is killed, and another one follows; see `switched`."""
 
 
 @dataclass
@@ -132,7 +136,7 @@ def main_with_switches(name: str, switches: dict[int, str], refused: bool, comma
     def switch(optimizer: Optimizer, *_: Any) -> None:
         steps[optimizer] += 1  # which may also be one of our own
         if optimizer is next(iter(steps)) and (policy := switches.get(steps[optimizer])):
-            ask(policy)
+            kill_coordinator() if policy == KILL else ask(policy)
 
     def ask(policy: str) -> None:
         try:
@@ -145,6 +149,11 @@ def main_with_switches(name: str, switches: dict[int, str], refused: bool, comma
     if os.environ["RANK"] == "0":
         register_optimizer_step_post_hook(switch)
     return main(command)
+
+
+def kill_coordinator() -> None:
+    """As from outside of a job with `max_coordinator_restarts`."""
+    os.kill(first_child(int(os.environ[COORDINATOR_PID])), signal.SIGKILL)
 
 
 def run_bare(*command: str) -> None:

@@ -13,9 +13,9 @@ from polyrhythm.lines import first_to_say
 from polyrhythm.runtime.checkpoint.service import JobCheckpoints
 from polyrhythm.runtime.coordinator.coordinator import Coordinator
 from polyrhythm.runtime.coordinator.heartbeats import Heartbeats
+from polyrhythm.runtime.coordinator.members.proposal import read_policy
 from polyrhythm.runtime.coordinator.monitor import JobMonitor, job_status
 from polyrhythm.runtime.coordinator.recorder import JobRecorder
-from polyrhythm.runtime.coordinator.stages import read_policy
 from polyrhythm.runtime.wire.connection import Channel, parse_address
 from polyrhythm.runtime.wire.control_protocol import (
     Absent,

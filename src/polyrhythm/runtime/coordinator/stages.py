@@ -13,10 +13,10 @@ from typing import Any, Literal
 from polyrhythm.core import Cluster, Decisions, Event, Policy, Stage, Supervisor, all_stages
 from polyrhythm.core.driver import answer_of, says, wanted_by
 from polyrhythm.core.placement import runtime_placement
-from polyrhythm.errors import PolicyError, SpecError, UsageError
-from polyrhythm.policies import is_built_in, parse_loaded_policy, parse_policy
+from polyrhythm.errors import PolicyError, UsageError
+from polyrhythm.policies import is_built_in
 from polyrhythm.runtime.coordinator.job import Job
-from polyrhythm.runtime.coordinator.members.proposal import Proposal, SwitchAnswer, may_object, nobody
+from polyrhythm.runtime.coordinator.members.proposal import Proposal, SwitchAnswer, may_object, nobody, read_policy
 from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase
 from polyrhythm.runtime.coordinator.phases.measured import MeasuredPhase
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
@@ -39,24 +39,6 @@ UNABLE = {
 """By the term with which workers say why they cannot: what a policy does, and which placements do it."""
 
 LOST = "steps that %s abandons lose their mini-batches: the script reads its data itself; nobody hands them out again"
-
-
-def read_policy(spec: str, *, files: bool) -> Policy[Any]:
-    """The policy that a running job is asked for.
-
-    Args:
-        spec: as somebody has sent it.
-        files: whether a file or module may be run for it.
-
-    Raises:
-        UsageError: if it cannot be read, or run on real workers.
-    """
-    try:
-        policy = parse_policy(spec) if files else parse_loaded_policy(spec)
-    except RecursionError:
-        raise SpecError(f"policy {spec[:40]!r}... is nested too deeply") from None
-    runtime_placement(policy)
-    return policy
 
 
 class Stages:
@@ -204,6 +186,8 @@ class PolicyChoice:
     Attributes:
         phase: the number of the phase under way.
         notices: the last lines about policies that were refused or taken out of force.
+        began: what was chosen last of all that has begun.
+        before: what goes on if a worker refuses what was chosen after it, or if that fails.
     """
 
     def __init__(
@@ -217,8 +201,8 @@ class PolicyChoice:
         self._told = set[str]()
         """Policies of which it was said what their abandoned steps cost."""
         self.phase, self._failed_in = 0, 0
-        self._began: Policy[Any] | None = None
-        self._before: Policy[Any] | None = None
+        self.began: Policy[Any] | None = None
+        self.before: Policy[Any] | None = None
         job.policy_failed = self.fail
         self._listen()
 
@@ -234,13 +218,13 @@ class PolicyChoice:
         """
         self._entered = self.stages
         wanted = isinstance(self.stages.policy, Supervisor) and policy.spec not in self.stages.barred
-        gives_way = wanted or self._before not in (None, self.stages.policy)
+        gives_way = wanted or self.before not in (None, self.stages.policy)
         self._job.may_refuse = gives_way and may_object(self._job.members.values())
         return self._job.may_refuse
 
     def chooser(self, policy: Policy[Any], ends: bool) -> str:
         """Spec of the policy that has put this one in force, which `ends` soon; empty if it is the same."""
-        by = self._began if ends and self._began is not None else self.stages.policy
+        by = self.began if ends and self.began is not None else self.stages.policy
         return by.spec if by.spec != policy.spec else ""
 
     def take(self, policy: Policy[Any]) -> None:
@@ -274,7 +258,7 @@ class PolicyChoice:
         """The steps of a phase begin under this policy, perhaps a part of the one that was chosen."""
         self._job.may_refuse = False
         if policy == self.wanted():
-            self._began = self.stages.policy
+            self.began = self.stages.policy
         ending = [each.spec for each in (self.stages.policy, policy) if abandons(each)]
         if ending and self._job.own_data and ending[0] not in self._told:
             self._told.add(ending[0])
@@ -345,10 +329,10 @@ class PolicyChoice:
             self._notice(f"{error}; {self.spec} goes on without {entered.spec}")
             self._changed(self.wanted(), True)
             return
-        before, failed = self._before, self.stages.policy
+        before, failed = self.before, self.stages.policy
         if before is None or before == failed:
             raise error
-        self._before, self._failed_in = None, self.phase
+        self.before, self._failed_in = None, self.phase
         ends = f"{failed.spec} is out of force" if entered is None else f"{entered.spec} does not begin"
         self._notice(f"{error}; {ends}, and {before.spec} goes on")
         self.take(before)
@@ -361,7 +345,7 @@ class PolicyChoice:
             return
         self._proposal = None
         if proposal.policy != self.stages.policy:
-            self._before = self._began
+            self.before = self.began
             self.take(proposal.policy)
             self._changed(proposal.policy, False)
             self._job.chosen()

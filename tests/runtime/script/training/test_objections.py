@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core import Trace
 from polyrhythm.policies import parse_policy
-from tests.runtime.script.runs import SCRIPTS, switched
+from tests.runtime.script.runs import KILL, SCRIPTS, switched
 from tests.runtime.script.test_kinds import weights
 
 VALUE = "inside the step loop, for which workers that make steps of their own have no common value; use policies in"
@@ -53,3 +54,12 @@ def test_a_policy_that_has_no_place_for_several_optimizers_is_refused(tmp_path: 
 def test_what_a_later_part_would_refuse_is_not_where_the_job_has_left_its_policy(tmp_path: Path) -> None:
     run = switched(tmp_path, "plateau.py", "late", policy="switch:bsp@0.9,asp", switches={4: "bsp"}, epochs=3)
     assert run.seen == [list(range(96))] * 3
+
+
+def test_the_next_coordinator_knows_which_policy_goes_on(tmp_path: Path) -> None:
+    """The one that has accepted the sequence is killed before the script is against a part of it."""
+    settings: dict[str, Any] = {"switches": {4: "switch:bsp@0.9,asp", 8: KILL}, "max_coordinator_restarts": 9}
+    run = switched(tmp_path / "run", "plateau.py", "late", epochs=3, trace=str(tmp_path / "traces"), **settings)
+    assert run.seen == [list(range(96))] * 3
+    phases = sorted((tmp_path / "traces").iterdir())
+    assert [Trace.load(phase).header.policy for phase in phases][-2:] == ["asp", "bsp"]

@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from polyrhythm.core import Policy
+from polyrhythm.core.placement import runtime_placement
+from polyrhythm.errors import SpecError
+from polyrhythm.policies import parse_loaded_policy, parse_policy
 from polyrhythm.runtime.coordinator.members.member import Member
 
 SwitchAnswer: TypeAlias = Callable[[str], None]
@@ -12,6 +15,24 @@ SwitchAnswer: TypeAlias = Callable[[str], None]
 
 def nobody(refusal: str) -> None:
     """Whoever wants a policy and does not listen."""
+
+
+def read_policy(spec: str, *, files: bool) -> Policy[Any]:
+    """The policy that a running job is asked for.
+
+    Args:
+        spec: as somebody has sent it.
+        files: whether a file or module may be run for it.
+
+    Raises:
+        UsageError: if it cannot be read, or run on real workers.
+    """
+    try:
+        policy = parse_policy(spec) if files else parse_loaded_policy(spec)
+    except RecursionError:
+        raise SpecError(f"policy {spec[:40]!r}... is nested too deeply") from None
+    runtime_placement(policy)
+    return policy
 
 
 def may_object(members: Iterable[Member]) -> bool:

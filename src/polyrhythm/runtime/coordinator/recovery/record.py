@@ -35,9 +35,9 @@ class JobRecord(msgspec.Struct, frozen=True):
     """Where a job stands.
 
     `policy` is the one in force, which began the phase in `state`; `chosen` is what was chosen for the whole job, and
-    `supervised` its state, if it chooses others. The steps of an epoch began for the `run`-th time in this phase.
-    Members had put these `offers` into exchanges that they had been asked for.
-    Numbers that came with it have `shape`, and are those of the servers.
+    `supervised` its state, if it chooses others; `began` and `before` are as in `PolicyChoice`. The steps of an epoch
+    began for the `run`-th time in this phase. Members had put these `offers` into exchanges that they had been asked
+    for. Numbers that came with it have `shape`, and are those of the servers.
     On another host the members that are `gone` will not come back, and the job goes on if at least half of all hosts
     are heard; of the others than the first, the `hosts` are given by their members. In a record that is `guarded` a
     standby knows of it, too, and may take over.
@@ -66,3 +66,5 @@ class JobRecord(msgspec.Struct, frozen=True):
     gone: Ranks = ()
     hosts: tuple[Ranks, ...] = ()
     guarded: bool = False
+    began: str = ""
+    before: str = ""

@@ -1,11 +1,13 @@
 """A coordinator that says where its job stands, and that can be put where another one stood."""
 
+import logging
 from copy import deepcopy
-from logging import DEBUG
 from typing import Any
 
 import msgspec
 
+from polyrhythm.core import Policy
+from polyrhythm.errors import UsageError
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.manifest import Position
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
@@ -19,6 +21,8 @@ from polyrhythm.runtime.coordinator.recovery.record import EntryRecord, JobRecor
 from polyrhythm.runtime.coordinator.stages import phase_of
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.recovery.resumption import Resumption, left_of
+
+log = logging.getLogger(__name__)
 
 
 class RecoverableCoordinator(Coordinator):
@@ -70,13 +74,15 @@ class RecoverableCoordinator(Coordinator):
     @property
     def learned(self) -> dict[str, Any]:
         """What may change while the workers know everything else: what policies have learned, as far as it can be
-        kept, which one was chosen, and whether the job goes back.
+        kept, which one was chosen, which goes on in its place, and whether the job goes back.
         """
         policy, choice = self.policy.spec, self.choice
         return {
-            "state": encoded(policy, self._mode.resting, DEBUG),
+            "state": encoded(policy, self._mode.resting, logging.DEBUG),
             "chosen": choice.spec,
-            "supervised": encoded(choice.spec, choice.stages.known, DEBUG),
+            "supervised": encoded(choice.spec, choice.stages.known, logging.DEBUG),
+            "began": "" if choice.began is None else choice.began.spec,
+            "before": "" if choice.before is None else choice.before.spec,
             "rollback": self._rollback.record,
         }
 
@@ -117,7 +123,8 @@ class RecoverableCoordinator(Coordinator):
         self._state.take_up(record.holders)
         self._rollback.take_up(record.rollback, position.ready)
         self._take_up_phase(record)
-        self.choice.begin(self.policy)
+        known = {spec: read_again(spec) for spec in {record.began, record.before}}
+        self.choice.began, self.choice.before = known[record.began], known[record.before]
 
     def _take_up_phase(self, record: JobRecord) -> None:
         """The phase as it was; its policy is shown nothing any more, as nobody knows what it has been shown."""
@@ -179,3 +186,12 @@ class RecoverableCoordinator(Coordinator):
             self._enter_again(self.entry)
         else:
             self._start_phase()
+
+
+def read_again(spec: str) -> Policy[Any] | None:
+    """A policy that the job has left, if there is one: its file may be gone since then."""
+    try:
+        return parse_policy(spec) if spec else None
+    except UsageError as error:
+        log.warning("the job cannot go back to the policy before: %s", error)
+        return None
