@@ -8,6 +8,7 @@ import torch
 
 from tests.runtime.script.runs import Run, adapted, plain
 from tests.runtime.script.test_kinds import weights
+from tests.runtime.script.test_skipped import made_by
 
 EPOCHS = 2
 
@@ -68,3 +69,14 @@ def test_the_first_steps_may_be_left_out(tmp_path: Path, data: str, mode: str) -
 def test_so_they_may_under_other_policies(tmp_path: Path, policy: str) -> None:
     run = adapted(tmp_path, "overflow.py", "dealt", "train", policy=policy)
     assert all(weights(run, rank).isfinite().all() for rank in run.ranks)
+
+
+@pytest.mark.parametrize("before", ["asp", "local:4"])
+@pytest.mark.parametrize("model", ["wrapped", "bare"])
+def test_scalers_that_came_apart_agree_before_scaled_gradients_are_exchanged(
+    tmp_path: Path, before: str, model: str
+) -> None:
+    """The job ended, as each divided the sum by a scale of its own."""
+    first, second = made_by(adapted(tmp_path, "rescaled.py", model, policy=f"switch:({before})@0.5,bsp"))
+    assert first["made"] == second["made"]
+    assert first["scale"] == second["scale"] == 512.0

@@ -1,4 +1,4 @@
-"""A rank that makes no step with a mini-batch, in a script that exchanges gradients just before its steps."""
+"""A rank that makes no step with a mini-batch."""
 
 import json
 from itertools import pairwise
@@ -30,3 +30,25 @@ def test_a_scaler_finds_the_infinities_of_all_so_that_nothing_moves(tmp_path: Pa
         assert moved == [step != 5 for step in range(len(moved))]
         assert each["scale"] == 32.0
     assert first["made"] == second["made"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", [2, 6])
+@pytest.mark.parametrize(("scaler", "scale"), [("used", 64.0 * 2**4), ("unused", 64.0)])
+def test_nobody_waits_for_it_in_a_backward_pass_either(
+    tmp_path: Path, step: int, scaler: str, scale: float, when: str
+) -> None:
+    """It hung with a GradScaler: that of the step before was taken for one that had looked at this step's gradients.
+
+    One that the script does not use divided the gradients of the others, and the scale of one that had missed a step
+    grew a step later than theirs.
+    """
+    first, second = made = made_by(adapted(tmp_path, "skipped_wrapped.py", str(step), when, scaler, "train"))
+    assert first["made"] == second["made"]
+    assert [each["scale"] for each in made] == [scale] * 2
+
+
+def test_nor_where_the_model_is_in_evaluation_mode(tmp_path: Path) -> None:
+    first, second = made = made_by(adapted(tmp_path, "skipped_wrapped.py", "6", "before", "used", "eval"))
+    assert first["made"] == second["made"]
+    assert [each["scale"] for each in made] == [64.0 * 2**4] * 2

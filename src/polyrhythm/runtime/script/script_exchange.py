@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from polyrhythm.errors import GroupError, UsageError
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.collectives.ops import all_reduce, mean_gradients
-from polyrhythm.runtime.collectives.scaling import unscale
+from polyrhythm.runtime.collectives.scaling import EAR, follow, unscale, update
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.script.training.joint_step import trained_by
@@ -27,8 +27,6 @@ DECIDES = "a policy that decides after the gradients cannot follow several optim
 class ScriptExchange(DDPExchange):
     joint = False
     """Whether several optimizers make a step, each when the script wants it."""
-    ahead = False
-    """Whether the gradients of the step under way were exchanged already, for a GradScaler to look at."""
     _has_agreed = False
 
     def reduce_gradients(self, wanted: bool) -> None:
@@ -69,7 +67,8 @@ class ScriptExchange(DDPExchange):
         if self.ahead:  # a GradScaler has found the same infinities on all ranks: nobody makes the step
             self.ahead = False
             return False
-        return super().attend() and (not self.by_hand or unscale(self._replica.parameters))
+        by_hand = self.by_hand or self._passed_by  # before a GradScaler looks, other than in a session
+        return super().attend() and (not by_hand or follow(self._replica.parameters))
 
     def _refuse(self, why: str) -> UsageError:
         return refuse(why)
@@ -230,15 +229,20 @@ class StepExchange(ScriptExchange):
     def attend(self) -> bool:
         if not (self.joint and self.reduces):
             return super().attend()
-        made = bool(self.attend_rest())
+        attended = self._attend_others()
+        usable = [part for part in attended if self._usable(part)]
+        self._update_scalers(attended, usable)
         self.share_buffers()
-        return made
+        return bool(usable)
 
     def _attend_passes(self) -> bool:
         self.before_step(self._replica.parameters)
         return self.failure is None and self._has_gradients
 
     def attend_rest(self) -> Sequence[Optimizer]:
+        return [part for part in self._attend_others() if self._usable(part)]
+
+    def _attend_others(self) -> Sequence[Optimizer]:
         attended, self._early = list[Optimizer](), frozenset()
         with contextlib.suppress(GroupError):
             while (part := self._meet(None)) is not None:
@@ -246,10 +250,16 @@ class StepExchange(ScriptExchange):
                     parameter.grad = None
                 mean_gradients(self.generation, trained_by(part))
                 attended.append(part)
-        return [part for part in attended if self._usable(part)]
+        return attended
+
+    def _update_scalers(self, attended: Sequence[Optimizer], usable: Sequence[Optimizer]) -> None:
+        """Once for all optimizers of each, as scripts do at a step's end; this rank's own script does nothing."""
+        scalers = {part: EAR.of_others(part) for part in attended}
+        for scaler in set(scalers.values()):
+            update(scaler, all(part in usable for part in attended if scalers[part] is scaler))
 
     def _usable(self, part: Optimizer) -> bool:
-        if self.failure is None and unscale(trained_by(part)):
+        if self.failure is None and unscale(EAR.of_others(part), trained_by(part)):
             return True
         for parameter in trained_by(part):
             parameter.grad = None

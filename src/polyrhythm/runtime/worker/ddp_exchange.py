@@ -22,7 +22,7 @@ from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.model_averaging import Averager, ContributionWeight
 from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum, mean_gradients
 from polyrhythm.runtime.collectives.replica_check import check_equal
-from polyrhythm.runtime.collectives.scaling import unscale
+from polyrhythm.runtime.collectives.scaling import follow
 from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand_over_tensors
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup, make_group
 from polyrhythm.runtime.wire.protocol import MeasuredStep
@@ -88,7 +88,7 @@ class DDPExchange:
         self._ddp: Attended | None = None
         self._averager: Averager | None = None
         self.group: SwitchGroup | None = None
-        self.reduces = self.by_hand = self._passed_by = False
+        self.reduces = self.by_hand = self._passed_by = self.ahead = False
         self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
         self._cut: tuple[str, str, int] = ("", "", 0)
         self._completed = 0
@@ -135,6 +135,7 @@ class DDPExchange:
             model.passes.stepped()
         if self.group is not None:
             self.group.step()
+        self.ahead = False
         self._completed = steps  # before the look at the cut, as `cut` notes it before its look at the steps
         if self._cut[0]:
             self._end_if_cut()
@@ -281,7 +282,7 @@ class DDPExchange:
         if self.by_hand or (self.reduces and self._passed_by):
             self.reduce_by_hand()
             return self._has_gradients
-        return self.reduces and self._attend_passes() and unscale(self._replica.parameters)
+        return self.reduces and self._attend_passes() and follow(self._replica.parameters)
 
     def _attend_passes(self) -> bool:
         if why := attend(self._attended):

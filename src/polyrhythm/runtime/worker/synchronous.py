@@ -6,6 +6,7 @@ members tell each other what they have measured once their gradients are there, 
 the mean gradient can take the place of a rank's own.
 """
 
+import contextlib
 import logging
 from collections import deque
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError, GroupError, PolicyError
 from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
+from polyrhythm.runtime.collectives.scaling import EAR, agree_on_scales
 from polyrhythm.runtime.wire.protocol import MeasuredStep, Phase, Ready, Stepped, SynchronousSteps, Token, ToWorker
 from polyrhythm.runtime.wire.segments import unpacked
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
@@ -206,6 +208,9 @@ class SynchronousMode:
         exchange, gradients = self._context.exchange, self._schedule.exchange == "gradients"
         if from_gradients and not gradients:
             exchange.averager.start()
+        if gradients and not (exchange.reduces or exchange.by_hand):
+            with contextlib.suppress(GroupError):  # which `failure` tells
+                agree_on_scales(exchange.generation)
         exchange.reduce_gradients(gradients)
 
     def _reduced(self) -> bool:
@@ -223,6 +228,7 @@ class SynchronousMode:
     def _attended(self) -> bool:
         """Whether others make the step for which this rank's script has no gradients; it has theirs then."""
         exchange, others_step = self._context.exchange, False
+        EAR.tried |= self._context.tally.steps > 0
         try:
             others_step = exchange.attend()
         except GroupError as error:

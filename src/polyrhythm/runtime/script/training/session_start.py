@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyrhythm.errors import RefusalError, UsageError
+from polyrhythm.runtime.collectives.scaling import EAR
 from polyrhythm.runtime.script.data.alone import keep_quiet
 from polyrhythm.runtime.script.data.handed import HandedData
 from polyrhythm.runtime.script.data.loaders import length_of
@@ -177,6 +178,7 @@ def open_session(
 def entered(
     script: ScriptFacts, optimizer: Optimizer, model: nn.Module, seen: WarmUpStep, measured: bool
 ) -> ScriptSession:
+    EAR.tried = True  # in the warm-up
     moving, changes = seen.moving(model), seen.changed
     seen.close(script.compiles and script.distributed)
     try:
