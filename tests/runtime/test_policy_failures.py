@@ -31,6 +31,18 @@ class Mine(ASP):
     summary = "is not on every host"
 """
 
+SLOWLY = """
+import os, time
+from pathlib import Path
+from polyrhythm.policies import ASP
+
+while os.environ.get("RANK") == "1" and not Path({until!r}).exists():
+    time.sleep(0.005)
+
+class Mine(ASP):
+    summary = "is not there at once"
+"""
+
 
 def train(rank: int, name: str, act: Callable[[Any, str], str]) -> tuple[int, str, Status]:
     """One epoch; in its third step rank 0 acts. Its samples, what it was told, and what the coordinator says."""
@@ -94,6 +106,21 @@ class Want:
         return ""
 
 
+class WantBoth(Want):
+    """The script wants another policy before the workers have answered about the first."""
+
+    def __init__(self, policy: str, later: str) -> None:
+        super().__init__(policy)
+        self._later = later
+
+    def __call__(self, session: Any, name: str) -> str:
+        session.switch(self._policy)
+        session.switch(self._later)
+        while len((state := steer.status(steer.at(name))).notices) + bool(state.switching_to) < 2:
+            pass
+        return ""
+
+
 @pytest.mark.parametrize("trouble", ["raise RuntimeError('not here')", "raise SystemExit('not here')"])
 def test_a_policy_that_one_worker_cannot_load_is_refused(trouble: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
@@ -110,6 +137,17 @@ def test_a_policy_that_all_can_load_is_taken(tmp_path: Path) -> None:
     file.write_text(NOT_EVERYWHERE.format(trouble="pass"))
     told, state = play("bsp", Ask(f"{file}:Mine"))
     assert (told, state.policy, state.notices) == ("", f"{file}:Mine", ())
+
+
+def test_an_earlier_policy_comes_if_a_worker_cannot_load_a_later_one(tmp_path: Path) -> None:
+    """That is asked for while the worker loads the earlier one."""
+    mine, other, until = tmp_path / "mine.py", tmp_path / "other.py", str(tmp_path / "asked")
+    mine.write_text(SLOWLY.format(until=until))
+    other.write_text(f"open({until!r}, 'w').close()" + NOT_EVERYWHERE.format(trouble="raise RuntimeError('not here')"))
+    _, state = play("bsp", WantBoth(f"{mine}:Mine", f"{other}:Mine"))
+    (notice,) = state.notices
+    assert notice.startswith(f"the switch to {other}:Mine is refused: rank 1: ")
+    assert state.policy == f"{mine}:Mine"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,14 @@ from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import PolicyError, UsageError
 from polyrhythm.policies import is_built_in
 from polyrhythm.runtime.coordinator.job import Job
-from polyrhythm.runtime.coordinator.members.proposal import Proposal, SwitchAnswer, may_object, nobody, read_policy
+from polyrhythm.runtime.coordinator.members.proposal import (
+    Proposal,
+    Proposals,
+    SwitchAnswer,
+    may_object,
+    nobody,
+    read_policy,
+)
 from polyrhythm.runtime.coordinator.phases.local_steps import LocalStepPhase
 from polyrhythm.runtime.coordinator.phases.measured import MeasuredPhase
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
@@ -176,6 +183,7 @@ class PolicyChoice:
     A switch has two steps. All workers are asked whether they have the policy, unless it is built in, and whether what
     an unmodified script has done so far stands against it. One refusal is enough, and the job goes on as it was. A
     policy that fails when it is in force, or that a worker refuses on the way into it, gives way to the one before it.
+    Of several that are asked about at the same time the latest comes that no worker refuses.
 
     Args:
         policy: the first one.
@@ -196,8 +204,7 @@ class PolicyChoice:
         self.stages = self._entered = Stages(policy, epochs)
         self.notices: deque[str] = deque(maxlen=NOTICES)
         self._epochs, self._job, self._changed = epochs, job, changed
-        self._proposal: Proposal | None = None
-        self._proposals = 0
+        self._proposals = Proposals()
         self._told = set[str]()
         """Policies of which it was said what their abandoned steps cost."""
         self.phase, self._failed_in = 0, 0
@@ -266,21 +273,18 @@ class PolicyChoice:
 
     def propose(self, policy: Policy[Any], tell: SwitchAnswer) -> None:
         """Switch to this policy once all workers have said that they have it; `tell` hears why it is refused."""
-        if self._proposal is not None and self._proposal.policy == policy:
-            self._proposal.also(tell)
+        if self._proposals.also(policy, tell):
             return
         try:
             Stages(policy, self._epochs).try_out(self._job)
         except PolicyError as error:  # one that was asked for before may still come
             tell(self._notice(f"the switch to {policy.spec} is refused: {error}"))
             return
-        self._refuse(f"{policy.spec} was asked for before all had answered")
         asks = policy != self.stages.policy and (not is_built_in(policy) or may_object(self._job.members.values()))
-        self._proposals += 1
-        self._proposal = Proposal(self._proposals, policy, self._job.members if asks else (), tell)
+        proposal = self._proposals.add(policy, self._job.members if asks else (), tell)
         if asks:
-            self._job.effects.propose(self._proposals, policy.spec)
-        self._adopt_if_confirmed()
+            self._job.effects.propose(proposal.number, policy.spec)
+        self._adopt_answered()
 
     def propose_for(self, worker: int, spec: str) -> None:
         """The script of a worker wants this policy."""
@@ -292,23 +296,25 @@ class PolicyChoice:
             self.propose(policy, nobody)
 
     def confirmed(self, worker: int, message: Confirmed) -> None:
-        if self._proposal is None or self._proposal.number != message.number:
-            return
-        if message.refusal:
-            self._refuse(f"rank {worker}: {message.refusal}")
-        else:
-            self.lost(worker)
+        proposal = self._proposals.numbered(message.number)
+        if proposal is not None and message.refusal:
+            self._proposals.drop(proposal)
+            self._refuse(proposal, f"rank {worker}: {message.refusal}")
+        elif proposal is not None:
+            proposal.answer(worker)
+            self._adopt_answered()
 
     def lost(self, worker: int) -> None:
-        """Nobody waits for this worker's answer any more."""
-        if self._proposal is not None:
-            self._proposal.answer(worker)
-            self._adopt_if_confirmed()
+        """Nobody waits for this worker's answers any more."""
+        for proposal in self._proposals:
+            proposal.answer(worker)
+        self._adopt_answered()
 
     def ask_again(self, worker: int) -> None:
         """This worker can be asked only now; others may hear the question twice."""
-        if self._proposal is not None and self._proposal.awaits(worker):
-            self._job.effects.propose(self._proposal.number, self._proposal.policy.spec)
+        for proposal in self._proposals:
+            if proposal.awaits(worker):
+                self._job.effects.propose(proposal.number, proposal.policy.spec)
 
     def fail(self, error: PolicyError, entered: Policy[Any] | None = None) -> None:
         """The policy in force has failed; the one before it goes on. Several may find it out in one phase.
@@ -339,22 +345,20 @@ class PolicyChoice:
         self._changed(before, True)
         self._job.chosen()
 
-    def _adopt_if_confirmed(self) -> None:
-        proposal = self._proposal
-        if proposal is None or not proposal.answered:
-            return
-        self._proposal = None
-        if proposal.policy != self.stages.policy:
-            self.before = self.began
-            self.take(proposal.policy)
-            self._changed(proposal.policy, False)
-            self._job.chosen()
-        proposal.end()
+    def _adopt_answered(self) -> None:
+        while taken := self._proposals.take_answered():
+            *earlier, proposal = taken
+            for each in earlier:
+                self._refuse(each, f"{proposal.policy.spec} was asked for before all had answered")
+            if proposal.policy != self.stages.policy:
+                self.before = self.began
+                self.take(proposal.policy)
+                self._changed(proposal.policy, False)
+                self._job.chosen()
+            proposal.end()
 
-    def _refuse(self, reason: str) -> None:
-        proposal, self._proposal = self._proposal, None
-        if proposal is not None:
-            proposal.end(self._notice(f"the switch to {proposal.policy.spec} is refused: {reason}"))
+    def _refuse(self, proposal: Proposal, reason: str) -> None:
+        proposal.end(self._notice(f"the switch to {proposal.policy.spec} is refused: {reason}"))
 
     def _notice(self, line: str) -> str:
         log.warning("%s", line)

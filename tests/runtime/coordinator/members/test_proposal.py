@@ -1,6 +1,7 @@
 """What an unmodified script has done is asked for before a switch, and once more on the way into its phase."""
 
 from collections.abc import Mapping
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -50,6 +51,60 @@ def test_who_is_lost_while_it_is_asked_is_not_waited_for(asked: Workers) -> None
     assert not asked.told
     made.confirmed(1, Confirmed(1, "train.py:3: no"))
     assert asked.told == ["the switch to asp is refused: rank 1: train.py:3: no"]
+
+
+def test_an_earlier_wish_comes_if_workers_refuse_a_later_one(asked: Workers) -> None:
+    """It was given up for the later one before anybody had answered that, and so neither came."""
+    made, told = choice(asked, script=0), list[str]()
+    made.propose(parse_policy("asp"), asked.told.append)
+    made.propose(parse_policy("local:4"), told.append)
+    assert (asked.asked, asked.told, told) == ([(1, "asp"), (2, "local:4")], [], [])
+    made.confirmed(1, Confirmed(2, "train.py:3: no"))
+    assert told == [*made.notices] == ["the switch to local:4 is refused: rank 1: train.py:3: no"]
+    for number in (1, 2):
+        made.confirmed(0, Confirmed(number))
+    made.lost(1)
+    assert (asked.told, asked.changed) == ([""], [("asp", False)])
+
+
+def test_the_same_wish_again_comes_after_one_in_between(asked: Workers) -> None:
+    made = choice(asked, script=0)
+    for spec in ("asp", "local:4", "asp", "asp"):
+        made.propose(parse_policy(spec), asked.told.append)
+    assert asked.asked == [(1, "asp"), (2, "local:4"), (3, "asp")]
+    made.ask_again(1)
+    assert asked.asked[3:] == asked.asked[:3]
+    for worker in (0, 1):
+        made.lost(worker)
+    assert (asked.changed, asked.told) == ([("asp", False), ("local:4", False), ("asp", False)], [""] * 4)
+
+
+@given(
+    wishes=st.lists(st.sampled_from(["asp", "ssp:2", "local:4", "k-sync:2", "bsp"]), min_size=1, max_size=5),
+    against=st.sets(st.sampled_from(["asp", "ssp:2", "local:4"])),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=200, derandomize=True, deadline=None)
+def test_the_latest_wish_that_nobody_refuses_comes(wishes: list[str], against: set[str], seed: int) -> None:
+    """However answers and wishes are interleaved; whoever asks is told once, and what is true."""
+    asked, chance, told = Workers(), Random(seed), [list[str]() for _ in wishes]
+    made, due = choice(asked, script=0), list[tuple[int, Confirmed]]()
+    for wish, tell in zip(wishes, told, strict=True):
+        known = len(asked.asked)
+        made.propose(parse_policy(wish), tell.append)
+        for number, spec in asked.asked[known:]:
+            refusal = "no" if spec in against else ""
+            due += [(0, Confirmed(number)), (1, Confirmed(number, refusal))]
+        chance.shuffle(due)
+        while due and chance.random() < 0.5:
+            made.confirmed(*due.pop())
+    for worker, answer in due:
+        made.confirmed(worker, answer)
+    assert made.spec == next((wish for wish in reversed(wishes) if wish not in against), "bsp")
+    assert [len(each) for each in told] == [1] * len(wishes)
+    for wish, (refusal,) in zip(wishes, told, strict=True):
+        late = refusal.endswith(" was asked for before all had answered")
+        assert late or refusal.endswith(": no") == (wish in against) == bool(refusal)
 
 
 def test_a_policy_may_be_refused_on_the_way_into_it_where_another_can_take_its_place(asked: Workers) -> None:

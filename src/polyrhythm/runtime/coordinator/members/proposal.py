@@ -1,6 +1,6 @@
 """Who is asked about a policy before the job switches to it, and who waits for the answer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from polyrhythm.core import Policy
@@ -73,3 +73,40 @@ class Proposal:
     def end(self, refusal: str = "") -> None:
         for tell in self._tells:
             tell(refusal)
+
+
+class Proposals:
+    """Those that members are asked about at the same time, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self._pending: list[Proposal] = []
+        self._made = 0
+
+    def __iter__(self) -> Iterator[Proposal]:
+        return iter(tuple(self._pending))  # as an answer may end some
+
+    def also(self, policy: Policy[Any], tell: SwitchAnswer) -> bool:
+        """Whether the latest is of this policy; then whoever wants it hears of that one."""
+        if not self._pending or self._pending[-1].policy != policy:
+            return False
+        self._pending[-1].also(tell)
+        return True
+
+    def add(self, policy: Policy[Any], members: Iterable[int], tell: SwitchAnswer) -> Proposal:
+        """Arguments are as of `Proposal`."""
+        self._made += 1
+        self._pending.append(Proposal(self._made, policy, members, tell))
+        return self._pending[-1]
+
+    def numbered(self, number: int) -> Proposal | None:
+        return next((each for each in self._pending if each.number == number), None)
+
+    def drop(self, proposal: Proposal) -> None:
+        """It is refused."""
+        self._pending.remove(proposal)
+
+    def take_answered(self) -> list[Proposal]:
+        """The first of which no answer is awaited, and in front of it those before it; nothing if there is none."""
+        count = next((count for count, each in enumerate(self._pending, start=1) if each.answered), 0)
+        taken, self._pending = self._pending[:count], self._pending[count:]
+        return taken
