@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.ops import all_reduce
 
-Standing: TypeAlias = tuple[float, int]
+ScalerState: TypeAlias = tuple[float, int]
 """A scale, and the steps since it has changed."""
 
 
@@ -41,8 +41,8 @@ class ScalerEar:
         """In the order of their first use, which is the same on all ranks."""
         self._latest: Callable[[], GradScaler | None] = lambda: None
         self._of = WeakKeyDictionary[Optimizer, GradScaler]()
-        self._due = WeakKeyDictionary[GradScaler, Standing]()
-        self._due_unused = deque[Standing]()
+        self._due = WeakKeyDictionary[GradScaler, ScalerState]()
+        self._due_unused = deque[ScalerState]()
 
     def listen(self) -> None:
         """Once a process: scripts may use a scaler before a session and after it."""
@@ -54,7 +54,7 @@ class ScalerEar:
         @functools.wraps(original)
         def scale(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
             if scaler.is_enabled():
-                self._hear(scaler)
+                self.hear(scaler)
             return original(scaler, *args, **kwargs)
 
         @functools.wraps(looks)
@@ -65,7 +65,8 @@ class ScalerEar:
         GradScaler.scale = scale  # type: ignore[method-assign, assignment]
         GradScaler._unscale_grads_ = unscale_grads  # type: ignore[method-assign, assignment]
 
-    def _hear(self, scaler: GradScaler) -> None:
+    def hear(self, scaler: GradScaler) -> None:
+        """It multiplies a loss, or takes the place of one that would."""
         if scaler not in self._numbers:
             self._numbers[scaler] = next(self._count)
             due = self._due_unused.popleft() if self._due_unused else None
@@ -80,22 +81,22 @@ class ScalerEar:
         return sorted(self._numbers, key=self._numbers.__getitem__)
 
     @property
-    def standings(self) -> list[Standing]:
+    def states(self) -> list[ScalerState]:
         """Of those that were used, in order."""
-        return [standing(scaler) for scaler in self._used]
+        return [state_of(scaler) for scaler in self._used]
 
-    def expect(self, standings: Sequence[Standing]) -> None:
+    def expect(self, states: Sequence[ScalerState]) -> None:
         """Each scaler has this when it multiplies the next loss: before that the script may still update it."""
         used = self._used
-        self._due = WeakKeyDictionary(zip(used, standings, strict=False))
-        self._due_unused = deque(standings[len(used) :])
+        self._due = WeakKeyDictionary(zip(used, states, strict=False))
+        self._due_unused = deque(states[len(used) :])
 
     def of_others(self, optimizer: Optimizer | None = None) -> GradScaler | None:
         """The one with which the others make the step that this rank leaves out, that of `optimizer` if given."""
         own = self._of.get(optimizer) if optimizer is not None else None
         scaler = own or self._latest() or (None if self.tried else unused_scaler())
         if scaler is not None:
-            self._hear(scaler)
+            self.hear(scaler)
         return scaler
 
 
@@ -108,7 +109,7 @@ def unused_scaler() -> GradScaler | None:
     return next((scaler for scaler in found if scaler.is_enabled()), None)
 
 
-def standing(scaler: GradScaler) -> Standing:
+def state_of(scaler: GradScaler) -> ScalerState:
     state = scaler.state_dict()
     return state["scale"], state["_growth_tracker"]
 
@@ -123,7 +124,7 @@ def agree_on_scales(generation: Generation) -> None:
     Raises:
         GroupError: when a member is lost.
     """
-    own = EAR.standings
+    own = EAR.states
     most = torch.tensor([len(own)])
     all_reduce(generation, most, ReduceOp.MAX)
     if not most:
@@ -150,7 +151,7 @@ def update(scaler: GradScaler | None, finite: bool) -> None:
     """What `GradScaler.update` does on the others, after a step that this rank has not made."""
     if scaler is None:
         return
-    scale, steps = standing(scaler)
+    scale, steps = state_of(scaler)
     if not finite:
         put(scaler, scale * scaler.get_backoff_factor(), 0)
     elif steps + 1 < scaler.get_growth_interval():
