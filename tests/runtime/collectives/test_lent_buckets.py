@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
-from polyrhythm.runtime.collectives.attendance import Attended
+from polyrhythm.runtime.collectives.attending.attendance import Attended
 from polyrhythm.runtime.collectives.shared.lent import STORAGES
 from polyrhythm.testing.processes import run_workers
 from tests.runtime.collectives.test_switchable_group import KINDS, connect

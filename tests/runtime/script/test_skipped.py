@@ -40,8 +40,8 @@ def test_nobody_waits_for_it_in_a_backward_pass_either(
 ) -> None:
     """It hung with a GradScaler: that of the step before was taken for one that had looked at this step's gradients.
 
-    One that the script does not use divided the gradients of the others, and the scale of one that had missed a step
-    grew a step later than theirs.
+    One that the script does not use divided the gradients of the others, the scale of one that had missed a step grew a
+    step later than theirs, and the gradients of the others were taken as they are before they are clipped.
     """
     first, second = made = made_by(adapted(tmp_path, "skipped_wrapped.py", str(step), when, scaler, "train"))
     assert first["made"] == second["made"]

@@ -27,7 +27,9 @@ def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(model(x), y)
 
 
-def train(rank: int, who: list[int], steps: list[int], after: str, buffers: bool, scaled: bool) -> Any:
+def train(
+    rank: int, who: list[int], steps: list[int], after: str, buffers: bool, scaled: bool, clip: float = torch.inf
+) -> Any:
     """Ranks `who` go on with the next mini-batch in these steps, before the forward pass or after it."""
     model, seen, number = make_model(buffers), Seen(), 0
     optimizer = make_optimizer(model, lr=0.1, momentum=0.9, weight_decay=0.1)
@@ -46,12 +48,14 @@ def train(rank: int, who: list[int], steps: list[int], after: str, buffers: bool
                     continue
                 optimizer.zero_grad()
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
                 scaler.step(optimizer)
                 scaler.update()
         return parameters_to_vector(model.parameters()).detach(), seen, session.metrics["skipped_steps"]
 
 
-def train_alone(made: list[Seen]) -> Tensor:
+def train_alone(made: list[Seen], clip: float = torch.inf) -> Tensor:
     """The same in one process: each step with the mean of what the ranks have learned, and nothing of those that have
     not.
     """
@@ -63,6 +67,7 @@ def train_alone(made: list[Seen]) -> Tensor:
         for x, y, _ in learned:
             (loss_of(model, x, y) / len(parts)).backward()  # type: ignore[no-untyped-call]
         if learned:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
     return parameters_to_vector(model.parameters()).detach()
 
@@ -80,6 +85,15 @@ def test_it_has_the_step_of_the_others(ranks: int, who: list[int], steps: list[i
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
         assert torch.equal(found, made[0][0])
         assert skipped == (len(steps) if rank in who else 0)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_it_clips_the_mean_as_the_others_do(scaled: bool) -> None:
+    """They had other parameters than it from then on, and the job ended."""
+    made = run_job(train, 2, [1], [3], "nothing", False, scaled, 0.05, policy="bsp")
+    expected = train_alone([seen for _, seen, _ in made], 0.05)
+    for found, _, _ in made:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("after", ["nothing", "the forward pass"])

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
-from polyrhythm.runtime.collectives.scaling import EAR
+from polyrhythm.runtime.collectives.attending import ears
 from polyrhythm.runtime.launch.rendezvous import GROUP, RUN, TORCHRUN_JOB, read_number
 from polyrhythm.runtime.script.backward import patch_backward
 from polyrhythm.runtime.script.data.alone import SharedStart, share_folders
@@ -171,7 +171,7 @@ def patch_optimizers(script: AdaptedScript) -> None:
 
 def patch_scaler(script: AdaptedScript) -> None:
     """Where gradients are exchanged after the backward pass, they are before a GradScaler looks for infinities."""
-    EAR.listen()
+    ears.listen()
     original = torch.amp.GradScaler._unscale_grads_
 
     @functools.wraps(original)

@@ -9,9 +9,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyrhythm.errors import GroupError, UsageError
+from polyrhythm.runtime.collectives.attending.scaling import EAR, follow, unscale, update
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
 from polyrhythm.runtime.collectives.ops import all_reduce, mean_gradients
-from polyrhythm.runtime.collectives.scaling import EAR, follow, unscale, update
 from polyrhythm.runtime.collectives.state_transfer import hand_over_tensors
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.script.training.joint_step import trained_by
@@ -187,7 +187,7 @@ class StepExchange(ScriptExchange):
         self, replica: ScriptReplica, worker: int, timeout: timedelta, compression: Compression, knows_ranks: bool
     ) -> None:
         super().__init__(replica, worker, timeout, compression)
-        self._knows_ranks = knows_ranks
+        self._knows_ranks, self.exchanges_late = knows_ranks, True
 
     @property
     def _keeps_buffers(self) -> bool:
@@ -200,6 +200,7 @@ class StepExchange(ScriptExchange):
     """Of several optimizers those whose gradients were exchanged for a GradScaler."""
 
     def before_scaler(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.exchanges_late = False
         if not (self.joint and self.reduces):
             super().before_scaler(parameters)
             return

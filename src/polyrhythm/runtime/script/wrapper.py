@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from polyrhythm.errors import GroupError
-from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended, agree_on, trained
+from polyrhythm.runtime.collectives.attending.attendance import BACKWARD, Attended, agree_on, trained
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.script.notices import refuse, script_line

@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel, distributed
 
-from polyrhythm.runtime.collectives.attendance import Attended
+from polyrhythm.runtime.collectives.attending.attendance import Attended
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.script.script import AdaptedScript
 from polyrhythm.runtime.script.wrapper import UNABLE, ScriptDDP, become_wrapper

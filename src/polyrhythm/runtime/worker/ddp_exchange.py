@@ -15,14 +15,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from polyrhythm.core import Outer
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.collectives.attendance import BACKWARD, Attended, attend, is_nothing
+from polyrhythm.runtime.collectives.attending.attendance import BACKWARD, Attended, attend, is_nothing
+from polyrhythm.runtime.collectives.attending.scaling import follow
 from polyrhythm.runtime.collectives.compressed import mean_compressed_gradients
 from polyrhythm.runtime.collectives.mean_state import mean_state
 from polyrhythm.runtime.collectives.membership import Generation
 from polyrhythm.runtime.collectives.model_averaging import Averager, ContributionWeight
 from polyrhythm.runtime.collectives.ops import LaunchSum, broadcast, launch_sum, mean_gradients
 from polyrhythm.runtime.collectives.replica_check import check_equal
-from polyrhythm.runtime.collectives.scaling import follow
 from polyrhythm.runtime.collectives.state_transfer import hand_over_states, hand_over_tensors
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup, make_group
 from polyrhythm.runtime.wire.protocol import MeasuredStep
@@ -88,7 +88,8 @@ class DDPExchange:
         self._ddp: Attended | None = None
         self._averager: Averager | None = None
         self.group: SwitchGroup | None = None
-        self.reduces = self.by_hand = self._passed_by = self.ahead = False
+        self.reduces = self.by_hand = self._passed_by = self.ahead = self.exchanges_late = False
+        """Gradients were exchanged already, for a GradScaler to look at; they are exchanged after the script clips."""
         self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
         self._cut: tuple[str, str, int] = ("", "", 0)
         self._completed = 0
@@ -195,9 +196,9 @@ class DDPExchange:
 
     @property
     def generation(self) -> Generation:
-        assert self.group is not None, "members meet before they exchange anything"
-        assert self.group.generation is not None, "members meet before they exchange anything"
-        return self.group.generation
+        generation = self.group.generation if self.group is not None else None
+        assert generation is not None, "members meet before they exchange anything"
+        return generation
 
     @property
     def averager(self) -> Averager:

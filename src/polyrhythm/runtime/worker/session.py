@@ -29,7 +29,7 @@ from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
 from polyrhythm.runtime.checkpoint.replica_state import Keepable
 from polyrhythm.runtime.checkpoint.saver import ReplicaCheckpoints
-from polyrhythm.runtime.collectives.scaling import EAR
+from polyrhythm.runtime.collectives.attending import ears
 from polyrhythm.runtime.launch import control_client as steer
 from polyrhythm.runtime.launch.groups import check_groups
 from polyrhythm.runtime.launch.preemption import TerminationWatch, preempted
@@ -89,7 +89,7 @@ class Session:
     def __enter__(self) -> "Session":
         refusals.refuse_second()
         tie_forks()
-        EAR.listen()
+        ears.listen()
         self.rank, address, arguments = find_coordinator(self._arguments, self._trainings)
         self._client = make_client(address, self.rank, self._replica, arguments, self._link, self._trainings)
         tell_joined(self.rank)

@@ -17,8 +17,9 @@ from polyrhythm.core.token_window import PERIOD_S
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError, GroupError, PolicyError
 from polyrhythm.runtime.checkpoint.returned import Returned
+from polyrhythm.runtime.collectives.attending.clipping import CLIPS
+from polyrhythm.runtime.collectives.attending.scaling import EAR, agree_on_scales
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
-from polyrhythm.runtime.collectives.scaling import EAR, agree_on_scales
 from polyrhythm.runtime.wire.protocol import MeasuredStep, Phase, Ready, Stepped, SynchronousSteps, Token, ToWorker
 from polyrhythm.runtime.wire.segments import unpacked
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
@@ -238,7 +239,9 @@ class SynchronousMode:
         return others_step
 
     def _step_with_others(self) -> None:
-        steering = self._context.steering
+        exchange, steering = self._context.exchange, self._context.steering
+        if exchange.reduces and not exchange.exchanges_late:
+            CLIPS.repeat()
         if steering.due:
             steering.begin()
         self._context.replica.step()

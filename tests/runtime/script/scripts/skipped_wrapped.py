@@ -12,6 +12,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 SKIPPED, WHEN, SCALER, MODE = int(sys.argv[1]), *sys.argv[2:]
@@ -35,10 +36,13 @@ for _ in range(2):
             continue
         if SCALER == "used":
             scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 0.1)
             scaler.step(optimizer)
             scaler.update()
         else:
             loss.backward()
+            clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
 with open(f"made.{dist.get_rank()}", "w", opener=os.open) as out:
     json.dump({"made": [p.flatten().tolist() for p in model.parameters()], "scale": scaler.get_scale()}, out)

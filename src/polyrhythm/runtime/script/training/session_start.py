@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyrhythm.errors import RefusalError, UsageError
-from polyrhythm.runtime.collectives.scaling import EAR
+from polyrhythm.runtime.collectives.attending.scaling import EAR
 from polyrhythm.runtime.script.data.alone import keep_quiet
 from polyrhythm.runtime.script.data.handed import HandedData
 from polyrhythm.runtime.script.data.loaders import length_of

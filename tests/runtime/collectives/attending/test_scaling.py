@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from torch._C._distributed_c10d import TCPStore
 from torch.amp import GradScaler
 
+from polyrhythm.runtime.collectives.attending.scaling import (
+    EAR,
+    ScalerEar,
+    ScalerState,
+    agree_on_scales,
+    state_of,
+    update,
+)
 from polyrhythm.runtime.collectives.membership import Generation
-from polyrhythm.runtime.collectives.scaling import EAR, ScalerEar, ScalerState, agree_on_scales, state_of, update
 from polyrhythm.testing.processes import run_workers
 
 SIZE = 3

@@ -1,0 +1,1 @@
+"""How a rank takes part in a step that its script leaves out: passes of a model, a GradScaler, clipping."""
