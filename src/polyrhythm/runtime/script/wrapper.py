@@ -28,7 +28,7 @@ UNABLE = ("delay_all_reduce_named_params", "param_to_hook_all_reduce", "mixed_pr
 MACHINERY = ("reducer", "logger")
 """Attributes that stand for torch's exchange."""
 
-OURS = ("process_group", "passes", "_made_for")
+OURS = ("process_group", "passes", "_made_for", "module")
 """Attributes of `Inner` that torch's own has not, or as another thing."""
 
 

@@ -1,7 +1,7 @@
 """How a rank takes part in the exchange of a backward pass that its script does not make: nobody waits for it."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ from polyrhythm.runtime.collectives.ops import all_reduce
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 
 FORWARD, BACKWARD = "f", "b"
+
+run_torchs: Callable[..., Any] = DistributedDataParallel.forward
+"""As torch has it, also in an adapted script."""
 
 WHY_NOT_SEVERAL = "what belongs to a step of several DistributedDataParallel is not known"
 WHY_NOT_INNER = "its SyncBatchNorm exchanges statistics in the forward pass"
@@ -63,8 +66,13 @@ class Attended(DistributedDataParallel):
     What it contributes is -0.0, which changes no bit of a sum, and is left over only where nobody contributes more.
     """
 
+    # Torch reads these several times a step: past what `wrapper_class` and `Module` have put in their places.
+    require_backward_grad_sync = True
+    __getattr__ = nn.Module.__getattr__
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.__dict__["module"] = self.module
         self._made_for, group = trained(self.module), self.process_group
         assert isinstance(group, SwitchGroup), "it exchanges on a group of ours"
         self._begin_on(group)
@@ -109,7 +117,7 @@ class Attended(DistributedDataParallel):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         passes = self.passes
         before = passes.played
-        made = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        made = run_torchs(self, *inputs, **kwargs)
         passes.forward(before, self.require_backward_grad_sync and torch.is_grad_enabled())
         return made
 
@@ -131,7 +139,7 @@ class Attended(DistributedDataParallel):
             self.require_forward_param_sync = False
         self.__dict__["_run_ddp_forward"] = self._nothing  # by which torch runs the model
         try:
-            return list(DistributedDataParallel.forward(self, torch.zeros(1)))  # type: ignore[no-untyped-call]
+            return list(run_torchs(self, torch.zeros(1)))
         finally:
             del self.__dict__["_run_ddp_forward"]
 
