@@ -15,11 +15,25 @@ from polyrhythm.runtime.script.notices import is_script, shown
 
 Finder = Callable[[ast.For, ast.Module], Iterator[ast.expr]]
 
-COUNTED = (ast.Name, ast.Constant, ast.Attribute, ast.Load, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub)
+COUNTED = (
+    *(ast.Name, ast.Constant, ast.Attribute, ast.Load, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub),
+    *(ast.NamedExpr, ast.Store),
+)
 """What an index may be made of beside operations, so that it grows with the number."""
+
+BOUNDS = ("min", "max")
+"""What a length may be put into; a number that is, as in ``rates[min(number, last)]``, grows no more."""
+
+WRAPPERS = ("enumerate", "iter", "tqdm", "track")
+"""Calls that give what their first argument gives, as often."""
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 TALK = ("print", "info", "debug", "set_description", "set_postfix")
 """Calls that only say something."""
+
+MEASURING = ("time", "perf_counter", "timedelta", "item", "int", "float", "str", "round", "len")
+"""Calls that find out what is said."""
 
 STEPPING = (
     *("step", "zero_grad", "update", "backward", "scale", "unscale_", "no_sync"),
@@ -49,25 +63,22 @@ def first_at(frame: FrameType | None, find: Finder) -> str:
 
 @cache
 def first_line(path: str, line: int, find: Finder) -> int:
-    """The line of the first that is found in the loops around one; 0 if there is none."""
-    for loop in ast.walk(parsed(path)):
-        if isinstance(loop, ast.For) and loop.lineno <= line <= (loop.end_lineno or loop.lineno) and counts(loop):
-            for found in find(loop, parsed(path)):
+    """The line of the first that is found in the loop at whose head one is; 0 if there is none."""
+    script = parsed(path)
+    for loop in ast.walk(script):
+        if isinstance(loop, ast.For) and loop.lineno <= line <= (loop.iter.end_lineno or loop.lineno):
+            for found in find(loop, script):
                 return found.lineno
     return 0
 
 
-def counts(loop: ast.For) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == "enumerate" for node in ast.walk(loop.iter))
-
-
-def lookups(loop: ast.For, _: ast.Module) -> Iterator[ast.expr]:
+def lookups(loop: ast.For, script: ast.Module) -> Iterator[ast.expr]:
     """
     >>> code = "for n, x in enumerate(loader):\\n    at = 10 * epoch + n\\n    rates[at], x[n % 2], y[:n], z[0]"
     >>> [ast.unparse(found) for found in lookups(ast.parse(code).body[0], ast.parse(code))]
     ['rates[at]']
     """
-    numbers = numbers_of(loop)
+    numbers = grown(loop, numbered(loop, script))
     for node in ast.walk(loop):
         if isinstance(node, ast.Subscript) and grows(node.slice, numbers):
             yield node
@@ -80,8 +91,9 @@ def comparisons(loop: ast.For, script: ast.Module) -> Iterator[ast.expr]:
     >>> [ast.unparse(found) for found in comparisons(ast.parse(code).body[0], ast.parse(code))]
     ['n == len(loader) - 1']
     """
-    numbers, lengths = numbers_of(loop), lengths_of(loop, script)
-    left_out = {id(part) for each in harmless(loop) for part in ast.walk(each)}
+    numbers = grown(loop, numbered(loop, script) | counted_by_hand(loop))
+    lengths = lengths_of(loop, script)
+    left_out = {id(part) for each in harmless(loop, script) for part in ast.walk(each)}
     for node in ast.walk(loop):
         if id(node) not in left_out and is_comparison(node, numbers, lengths):
             yield node
@@ -104,14 +116,16 @@ def is_rest(node: ast.expr, numbers: set[str], lengths: set[str]) -> bool:
     return grows(node.left, numbers) and measures(node.right, lengths) and not divides(node.right)
 
 
-def harmless(loop: ast.For) -> Iterator[ast.AST]:
+def harmless(loop: ast.For, script: ast.Module) -> Iterator[ast.AST]:
     """Parts of it that only say something, or decide that; or when to step, of which the job makes up for the last."""
     choices = [node for node in ast.walk(loop) if isinstance(node, ast.If)]
-    spared = [each for each in choices if steps(each) or only_talks(each)]
+    around = function_around(loop, script)
+    spared = [each for each in choices if steps(each) or only_talks(each, around)]
     names = names_in(each.test for each in spared) - names_in(each.test for each in choices if each not in spared)
     yield from (each.test for each in spared)
     for node in ast.walk(loop):
-        if says(node) or (isinstance(node, ast.Assign) and set(map(ast.unparse, node.targets)) <= names):
+        given = {ast.unparse(name) for name, _ in assigned(node)}
+        if says(node) or (given and given <= names):
             yield node
 
 
@@ -122,8 +136,50 @@ def steps(choice: ast.If) -> bool:
     return "step" in calls and calls <= {*STEPPING, *TALK}
 
 
-def only_talks(choice: ast.If) -> bool:
-    return all(map(says, (*choice.body, *choice.orelse)))
+def only_talks(choice: ast.If, around: ast.AST) -> bool:
+    """Whether it decides what is said, with values that nothing else in its function reads."""
+    parts = (node for part in (*choice.body, *choice.orelse) for node in ast.walk(part))
+    talk = all(talks(node) for node in parts if isinstance(node, ast.stmt))
+    return talk and set_in(choice).isdisjoint(read_outside(choice, around))
+
+
+def talks(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.If):
+        return measures_only(statement.test)
+    if isinstance(statement, ast.Assign):
+        kept = [name for name, _ in assigned(statement)]
+        return all(isinstance(name, ast.Name) for name in kept) and measures_only(statement.value)
+    return says(statement)
+
+
+def measures_only(value: ast.expr) -> bool:
+    return all(called(node) in MEASURING for node in ast.walk(value) if isinstance(node, ast.Call))
+
+
+def read_outside(choice: ast.If, scope: ast.AST) -> set[str]:
+    """Names that are read in a function or script, and not within this choice; a function's own are others."""
+    read: set[str] = set()
+    parts = [*ast.iter_child_nodes(scope)]
+    for each in parts:  # which becomes longer meanwhile
+        if isinstance(each, FUNCTIONS):
+            read |= read_outside(choice, each) - set_in(each)
+            continue
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+            read.add(each.id)
+        parts += [choice.test] if each is choice else ast.iter_child_nodes(each)
+    return read
+
+
+def set_in(part: ast.AST) -> set[str]:
+    stored = (node for node in ast.walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return {node.id for node in stored} | {node.arg for node in ast.walk(part) if isinstance(node, ast.arg)}
+
+
+def function_around(loop: ast.For, script: ast.Module) -> ast.AST:
+    """The innermost function with it, or the script."""
+    functions = [node for node in ast.walk(script) if isinstance(node, FUNCTIONS)]
+    around = [each for each in functions if each.lineno <= loop.lineno <= (each.end_lineno or each.lineno)]
+    return around[-1] if around else script
 
 
 def says(node: ast.AST) -> bool:
@@ -145,61 +201,116 @@ def lengths_of(loop: ast.For, script: ast.Module) -> set[str]:
     >>> sorted(lengths_of(script.body[2], script) & {"len(loader)", "n", "ten"})
     ['len(loader)', 'n']
     """
-    read = [node for node in ast.walk(loop.iter) if isinstance(node, ast.Name | ast.Attribute)]
-    lengths = {f"len({ast.unparse(node)})" for node in read}
-    for name, value in (pair for node in ast.walk(script) if isinstance(node, ast.Assign) for pair in assigned(node)):
+    lengths = {f"len({ast.unparse(node)})" for each in read_by(loop, script) for node in named_in(each)}
+    for name, value in bindings(script):
         if measures(value, lengths) and not divides(value):
             lengths.add(ast.unparse(name))
     return lengths
 
 
-def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+def read_by(loop: ast.For, script: ast.Module) -> list[ast.expr]:
+    """What it goes through, also behind a name of its function: ``bar = tqdm(loader)``."""
+    read, given = [loop.iter], bindings(function_around(loop, script))
+    for each in read:  # which becomes longer meanwhile
+        names = {ast.unparse(node) for node in named_in(each)}
+        for name, value in given:
+            if ast.unparse(name) in names and wraps(value) and value.func not in read:
+                read += [value.func, value.args[0]]
+    return read
+
+
+def wraps(value: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(value, ast.Call) and bool(value.args) and called(value) in WRAPPERS
+
+
+def named_in(expression: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
+    return (node for node in ast.walk(expression) if isinstance(node, ast.Name | ast.Attribute))
+
+
+def bindings(tree: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """Names and their values, in the order of their lines."""
+    return sorted((pair for node in ast.walk(tree) for pair in assigned(node)), key=lambda pair: pair[0].lineno)
+
+
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Names and their values, also of ``most, seen = len(loader), 0``."""
-    for target in node.targets:
-        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-            yield from zip(target.elts, node.value.elts, strict=False)
-        else:
-            yield target, node.value
+    match node:
+        case ast.AnnAssign(target, _, ast.expr() as value) | ast.NamedExpr(target, value):
+            yield target, value
+        case ast.withitem(value, ast.expr() as target):
+            yield target, value
+        case ast.Assign(targets, value):
+            yield from (pair for target in targets for pair in paired(target, value))
 
 
-def measures(expression: ast.expr, lengths: set[str]) -> bool:
-    """Whether an expression is a sum or product with one of these."""
-    return is_plain(expression) and any(ast.unparse(part) in lengths for part in operands(expression))
-
-
-def operands(expression: ast.expr) -> Iterator[ast.expr]:
-    return (part for part in ast.walk(expression) if isinstance(part, ast.Name | ast.Attribute | ast.Call))
+def paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        yield from zip(target.elts, value.elts, strict=False)
+    else:
+        yield target, value
 
 
 def divides(expression: ast.expr) -> bool:
     return any(isinstance(part, ast.FloorDiv) for part in ast.walk(expression))
 
 
-def numbers_of(loop: ast.For) -> set[str]:
-    """Names of what grows with its mini-batches."""
-    numbers = set(first_name(loop.target))
-    for node in ast.walk(loop):
-        if isinstance(node, ast.Assign) and grows(node.value, numbers):
-            numbers |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+def numbered(loop: ast.For, script: ast.Module) -> set[str]:
+    """The name of the number that ``enumerate`` gives with each mini-batch."""
+    names = {node.id for each in read_by(loop, script) for node in named_in(each) if isinstance(node, ast.Name)}
+    first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else None
+    return {first.id} if "enumerate" in names and isinstance(first, ast.Name) else set()
+
+
+def counted_by_hand(loop: ast.For) -> set[str]:
+    """Names of what becomes one more with each mini-batch, and is set nowhere else in the loop.
+
+    A loop that only hands its mini-batches on has none: what it counts says how far it is.
+    """
+    if any(isinstance(node, ast.Yield) for node in ast.walk(loop)):
+        return set()
+    counted = {ast.unparse(node.target) for node in always_done(loop.body) if adds_one(node)}
+    return counted - {ast.unparse(name) for name, _ in bindings(loop)}
+
+
+def always_done(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in statements:
+        yield statement
+        if isinstance(statement, ast.With):
+            yield from always_done(statement.body)
+
+
+def adds_one(node: ast.stmt) -> TypeGuard[ast.AugAssign]:
+    return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and ast.unparse(node.value) == "1"
+
+
+def grown(loop: ast.For, numbers: set[str]) -> set[str]:
+    """These names, and those of what grows with them."""
+    numbers = {*numbers}
+    for name, value in bindings(loop):
+        if grows(value, numbers):
+            numbers.add(ast.unparse(name))
     return numbers
-
-
-def first_name(target: ast.expr) -> Iterator[str]:
-    if isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
-        yield target.elts[0].id
 
 
 def grows(expression: ast.expr, numbers: set[str]) -> bool:
     """Whether an expression is a sum or product with one of these."""
-    return is_plain(expression) and any(
-        isinstance(part, ast.Name) and part.id in numbers for part in operands(expression)
-    )
+    return is_plain(expression) and has_part(expression, numbers)
 
 
-def is_plain(expression: ast.expr) -> bool:
-    parts = ast.walk(expression)
-    return all(isinstance(part, (*COUNTED, ast.BinOp, ast.UnaryOp)) or is_length(part) for part in parts)
+def measures(expression: ast.expr, lengths: set[str]) -> bool:
+    """The same, or the least or the greatest of some."""
+    return is_plain(expression, *BOUNDS) and has_part(expression, lengths)
 
 
-def is_length(part: ast.AST) -> bool:
-    return isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "len"
+def has_part(expression: ast.expr, names: set[str]) -> bool:
+    parts = (part for part in ast.walk(expression) if isinstance(part, ast.Name | ast.Attribute | ast.Call))
+    return any(ast.unparse(part) in names for part in parts)
+
+
+def is_plain(expression: ast.expr, *functions: str) -> bool:
+    parts, asked = ast.walk(expression), ("len", *functions)
+    return all(isinstance(part, (*COUNTED, ast.BinOp, ast.UnaryOp)) or calls_one_of(part, asked) for part in parts)
+
+
+def calls_one_of(part: ast.AST, functions: Iterable[str]) -> bool:
+    return isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in functions
