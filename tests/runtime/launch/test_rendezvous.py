@@ -4,6 +4,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import msgspec
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
@@ -12,7 +13,9 @@ from polyrhythm.runtime.launch import rendezvous
 from polyrhythm.runtime.launch.nodes import Node
 from polyrhythm.runtime.launch.ray import reserve_pair
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port, store_listener, store_port
+from polyrhythm.runtime.wire.config_sources import HANDED_ON
 from polyrhythm.runtime.wire.connection import listen
+from polyrhythm.runtime.wire.job_config import JobConfig
 
 LIMIT = timedelta(seconds=20)
 
@@ -97,3 +100,18 @@ def test_two_successive_ports() -> None:
     with first, second:
         assert port_of(second) == port_of(first) + 1
         assert not is_free(port_of(second))
+
+
+@pytest.mark.parametrize("said_before", [False, True])
+def test_a_worker_of_torchrun_says_which_variable_is_misspelt(
+    said_before: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody said it; ``polyrhythm run`` around a worker has."""
+    monkeypatch.setattr(rendezvous, "start_coordinator", lambda config: None)
+    monkeypatch.setattr(rendezvous, "wait_for_coordinator", lambda address: None)
+    monkeypatch.setenv("POLYRHYTHM_POLCY", "asp")
+    if said_before:
+        monkeypatch.setenv(HANDED_ON, msgspec.json.encode(JobConfig()).decode())
+    rendezvous.find_coordinator({})
+    said = "polyrhythm: POLYRHYTHM_POLCY does nothing: did you mean POLYRHYTHM_POLICY?\n"
+    assert capsys.readouterr().err == ("" if said_before else said)

@@ -1,5 +1,6 @@
 """The order of the places that a setting can come from, and the line about two that differ."""
 
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -7,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import polyrhythm
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.runtime.launch.job_file import SEARCH_VARIABLES
 from polyrhythm.runtime.launch.torchrun import LaunchOrder, read_command
 from polyrhythm.runtime.wire.config_sources import (
+    BESIDE,
     HANDED_ON,
     LOOP_FROM,
+    OWN,
     PILOT,
     VARIABLES,
     Completion,
@@ -19,6 +24,7 @@ from polyrhythm.runtime.wire.config_sources import (
     epochs_of_job,
     from_environment,
     handed_on,
+    misspelt,
     session_arguments,
 )
 from polyrhythm.runtime.wire.job_config import BY_SCRIPT, Given, JobConfig, make_config
@@ -155,3 +161,35 @@ def test_torchruns_own_variables_count() -> None:
         "standalone": True,
         "full_duplex": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("POLCY", "POLICY"),
+        ("TOKNE", "TOKEN"),
+        ("PROT", "PORT"),
+        ("CAHCE", "CACHE"),
+        ("RUSN", "RUNS"),
+        ("STOER", "STORE"),
+        ("LINK_BYTES_PER_SEC", "LINK_BYTES_PER_S"),
+        ("TLS_CERTS", "TLS_CERT"),
+    ],
+)
+def test_a_misspelt_variable_is_said_with_the_name_that_is_near(name: str, meant: str) -> None:
+    said = misspelt({f"POLYRHYTHM_{name}": "1"}, SEARCH_VARIABLES.values())
+    assert said == (f"POLYRHYTHM_{name} does nothing: did you mean POLYRHYTHM_{meant}?",)
+
+
+@pytest.mark.parametrize("name", ["TOKEN", "PORT", "RUNS", "RUN_ID", "HOST", "HOSTS", "TEST_MARK", "FUTURE"])
+def test_a_variable_that_is_known_or_near_none_is_not_said(name: str) -> None:
+    """It may be meant for a later version, or for the script."""
+    assert not misspelt({f"POLYRHYTHM_{name}": "1"}, SEARCH_VARIABLES.values())
+
+
+def test_all_variables_of_ours_are_known() -> None:
+    package = Path(polyrhythm.__file__).parent
+    named = {name for path in package.rglob("*.py") for name in re.findall(r'"(POLYRHYTHM_[A-Z_]+)"', path.read_text())}
+    known = {*VARIABLES.values(), *SEARCH_VARIABLES.values(), *BESIDE, *OWN}
+    assert named - known == {"POLYRHYTHM_POLCY"}, "which stands in an example"
+    assert {*BESIDE, *OWN} <= named

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime.wire.connection import address_of, connect, listen
-from polyrhythm.runtime.wire.rate_limit import LARGEST, OPTION, RATE, pace
+from polyrhythm.runtime.wire.rate_limit import LARGEST, OPTION, RATE, pace, pace_own
 
 SIZE, BYTES_PER_S = 1_000_000, 10e6
 BURST = 150_000
@@ -54,3 +54,10 @@ def test_fast_links_are_not_held_down_below_what_they_are(rate: float, kept: int
     with socket.socket() as connection:
         pace(connection, rate)
         assert int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, OPTION, 4), sys.byteorder) == kept
+
+
+@pytest.mark.parametrize("rate", ["x", "nan", "0", "-1"])
+def test_a_rate_that_is_none_is_one_line(rate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RATE, rate)
+    with socket.socket() as connection, pytest.raises(UsageError, match=f"^{RATE} must be .* but got '{rate}'; unset"):
+        pace_own(connection)

@@ -20,8 +20,9 @@ import msgspec
 from polyrhythm.errors import UnreachableError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.runtime.launch.forked import COORDINATOR_PROGRAM, RunningProcess, WorkerFork
+from polyrhythm.runtime.launch.job_file import SEARCH_VARIABLES
 from polyrhythm.runtime.launch.nodes import ALONE, DEFAULT_PORT, TOKEN, Node
-from polyrhythm.runtime.wire.config_sources import handed_on, told_later, with_session
+from polyrhythm.runtime.wire.config_sources import HANDED_ON, handed_on, misspelt, told_later, with_session
 from polyrhythm.runtime.wire.connection import ADDRESS, bind, listen, reach
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.job_config import JobConfig, coordinator_address
@@ -86,7 +87,7 @@ def find_coordinator(arguments: Mapping[str, Any], trainings: int = 0) -> Found:
     later = told_later(arguments, given)
     if rank == 0 and not trainings:
         config, overruled = with_session(given, {} if later else arguments)
-        say(*overruled)
+        say(*overruled, *(() if HANDED_ON in os.environ else misspelt(os.environ, SEARCH_VARIABLES.values())))
         start_coordinator(
             msgspec.structs.replace(
                 config, job=job, workers=workers, token=node.token or make_token(), listen=node.listen

@@ -53,8 +53,18 @@ CHECKPOINTS = ("checkpoint", "every", "keep")
 
 OURS = "POLYRHYTHM_"
 
-LIKE = 0.82
-"""How much alike, of 1, two names are of which one is taken for the other; PORT and REPORT are at 0.8."""
+LIKE = 0.75
+"""How much alike, of 1, two names are of which one is taken for the other; PORT and PROT are so."""
+
+BESIDE = tuple(f"{OURS}{name}" for name in ("TOKEN", "PORT", "CACHE", "ADDRESS", "LINK_BYTES_PER_S"))
+"""Environment variables that somebody may set and that are no setting."""
+
+OWN = (
+    *(HANDED_ON, PILOT),
+    *(f"{OURS}{name}" for name in ("COORDINATOR", "GROUP", "RUN_ID", "JOINED", "STATUSES", "REMOVED", "ENDING")),
+    *(f"{OURS}{name}" for name in ("HOSTS", "FORKS", "SAID", "WATCH")),
+)
+"""Those that processes of ours set for others."""
 
 VARIABLES = {
     name: f"{'PET_' if name in TorchrunFlags.__struct_fields__ else OURS}{name.upper()}"
@@ -111,13 +121,19 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
 
 
 def misspelt(environment: Mapping[str, str], others: Iterable[str] = ()) -> tuple[str, ...]:
-    """A line for each variable that nearly has the name of one of ours, or of these others, and so does nothing.
+    """A line for each variable that nearly has the name of one that may be set, and so does nothing.
+
+    Others may be meant for another version, or for the script.
+
+    Args:
+        environment: of this process.
+        others: variables that may be set, beside those of the settings.
 
     >>> misspelt({"POLYRHYTHM_POLCY": "asp", "POLYRHYTHM_PORT": "29400", "POLYRHYTHM_POLICY": "asp"})
     ('POLYRHYTHM_POLCY does nothing: did you mean POLYRHYTHM_POLICY?',)
     """
-    ours, prefix = [name for name in (*VARIABLES.values(), *others) if name.startswith(OURS)], len(OURS)
-    unknown = [name for name in environment if name.startswith(OURS) and name not in ours]
+    ours = [name for name in (*VARIABLES.values(), *BESIDE, *others) if name.startswith(OURS)]
+    prefix, unknown = len(OURS), [name for name in environment if name.startswith(OURS) and name not in (*ours, *OWN)]
     near = {name: get_close_matches(name[prefix:], [each[prefix:] for each in ours], 1, LIKE) for name in unknown}
     return tuple(f"{name} does nothing: did you mean {OURS}{found[0]}?" for name, found in near.items() if found)
 

@@ -9,6 +9,7 @@ should be longer.
 import os
 import socket
 import struct
+from contextlib import suppress
 
 from polyrhythm.errors import UsageError
 
@@ -45,5 +46,12 @@ def pace(connection: socket.socket, bytes_per_s: float) -> None:
 
 def pace_own(connection: socket.socket) -> None:
     """The same at the rate of this worker's link, if it has one."""
-    if rate := os.environ.get(RATE):
-        pace(connection, float(rate))
+    if text := os.environ.get(RATE):
+        pace(connection, read_rate(text))
+
+
+def read_rate(text: str) -> float:
+    with suppress(ValueError):
+        if (rate := float(text)) > 0:
+            return rate
+    raise UsageError(f"{RATE} must be a number of bytes a second, more than 0, but got {text!r}; unset it")
