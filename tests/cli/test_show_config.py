@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from polyrhythm.cli.app import app
+from polyrhythm.cli.pilot import resolved
+from polyrhythm.runtime.launch.torchrun import read_command
 from polyrhythm.runtime.wire.job_config import INTERNAL, TYPES
 
 
@@ -92,8 +94,32 @@ def test_the_environment_may_name_the_terms_of_a_search_too(job_file: str, monke
         "settings 3 of --settings holds; 4 of POLYRHYTHM_SETTINGS is overruled",
     ):
         assert line in lines
+
+
+@pytest.mark.parametrize("policy", ["sync-switch", "elastic:policy=(sync-switch)"])
+def test_a_term_that_cannot_be_read_ends_a_search(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("", encoding="utf-8")
     monkeypatch.setenv("POLYRHYTHM_RUNS", "some")
-    assert shown("--show-config", status=2) == ["polyrhythm: POLYRHYTHM_RUNS must be a whole number but got 'some'"]
+    (line,) = shown("--policy", policy, "--show-config", status=2)
+    assert line == "polyrhythm: POLYRHYTHM_RUNS must be a whole number but got 'some'"
+    assert shown("--policy", policy, str(script), status=2) == [line]
+    assert "runs 2 --runs" in shown("--policy", policy, "--runs", "2", "--show-config"), "and then it does nothing"
+
+
+@pytest.mark.parametrize("words", [(), ("--config", "job.toml")])
+def test_a_term_that_cannot_be_read_ends_no_run_without_a_search(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name as common as this may be set for all jobs of a site, or for something else."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text("epochs = 2\n", encoding="utf-8")
+    Path("a.py").write_text("", encoding="utf-8")
+    monkeypatch.setenv("POLYRHYTHM_RUNS", "some")
+    line = "the policy is not sync-switch, so POLYRHYTHM_RUNS has no effect"
+    assert shown(*words, "--show-config")[-1] == line
+    assert resolved([*words, "a.py"]) == [*words, "a.py"]
+    assert read_command([*words, "a.py"]).overruled == (line,)
 
 
 def test_two_job_files_are_refused(job_file: str) -> None:

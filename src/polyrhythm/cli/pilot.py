@@ -93,7 +93,7 @@ def read_pilot(arguments: Sequence[str]) -> Pilot | None:
 
     both = add_options(make_parser())
     given, script = split_at_script(both, arguments)
-    flags, overruled = expanded(both, given)
+    flags, overruled, _ = expanded(both, given)
     ours = add_options(argparse.ArgumentParser(prog="polyrhythm run", allow_abbrev=False))
     ours.add_argument("--policy", default="")
     options, rest = ours.parse_known_args(flags)

@@ -76,6 +76,31 @@ def test_what_cannot_be_placed_is_one_line(words: list[str], message: str, monke
         launch_anywhere([*words, "train.py"])
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("worker-gpus = 1", "worker-gpus in job.toml is for --on ray"),
+        ("on = 'ray'\nworker-gpus = -1", "worker-gpus in job.toml must be at least 0 but got -1"),
+        ("on = 'ray'\nnode-rank = 1", "node-rank in job.toml is found out with --on ray"),
+        ("on = 'ray'\nnnodes = '1:2'", "nnodes in job.toml 1:2 with --on ray"),
+        ("on = 'ray'\ngroup-size = 2", "group-size in job.toml 2 and --on ray cannot go together"),
+    ],
+)
+def test_a_key_of_a_job_file_is_called_as_it_is_there(
+    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(content, encoding="utf-8")
+    with pytest.raises(PolyrhythmError, match=f"^{message}"):
+        read_order(["--config", "job.toml", "train.py"])
+
+
+def test_a_variable_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_WORKER_GPUS", "1")
+    with pytest.raises(PolyrhythmError, match=r"^POLYRHYTHM_WORKER_GPUS is for --on ray"):
+        read_order(["train.py"])
+
+
 def test_a_host_without_two_successive_ports_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were looked for without end."""
     tried = list[socket.socket]()

@@ -51,6 +51,9 @@ SYNC_SWITCH: dict[str, type] = {
 }
 """Keys of the flags that go with ``--policy sync-switch``; without it they have no effect, and a line says so."""
 
+SEARCHED = "sync-switch"
+"""The policy that they are for."""
+
 SEARCH_VARIABLES = {name: f"{OURS}{name.upper()}" for name in SYNC_SWITCH}
 """Environment variable of each."""
 
@@ -118,16 +121,27 @@ def idle_terms(chosen: Mapping[str, Given]) -> tuple[str, ...]:
     ('the policy is not sync-switch, so runs in job.toml has no effect',)
     """
     terms = [label(name, where) for name, (_, where) in chosen.items() if name in SYNC_SWITCH and where != STORE]
-    return tuple(f"the policy is not sync-switch, so {term} has no effect" for term in terms)
+    return tuple(f"the policy is not {SEARCHED}, so {term} has no effect" for term in terms)
 
 
 def from_text(name: str, text: str) -> Any:
-    """Several paths are divided as in PATH."""
+    """Several paths are divided as in PATH. What cannot be read is kept; see `check_terms`."""
     kind = SYNC_SWITCH[name]
     try:
         return text.split(os.pathsep) if kind is list else msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError:
-        raise UsageError(f"{SEARCH_VARIABLES[name]} must be {KINDS[kind]} but got {text!r}") from None
+        return text
+
+
+def is_searched(chosen: Mapping[str, Given]) -> bool:
+    return "policy" in chosen and SEARCHED in str(chosen["policy"].value)
+
+
+def check_terms(chosen: Mapping[str, Given]) -> None:
+    """Those of a search that is asked for; without one a variable with a name as common as DATA ends no run."""
+    for name, (value, where) in chosen.items():
+        if name in SYNC_SWITCH:
+            checked(name, value, SYNC_SWITCH[name], where)
 
 
 def read_value(name: str, value: Any, path: str) -> Any:

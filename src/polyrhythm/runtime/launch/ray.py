@@ -3,6 +3,7 @@
 Ray chooses the hosts, starts one process on each and ends it; everything between the workers is ours, as on any hosts.
 """
 
+import argparse
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from polyrhythm.runtime.launch.counts import read_hosts, read_processes
 from polyrhythm.runtime.launch.forked import WorkerFork
 from polyrhythm.runtime.launch.nodes import TOKEN
 from polyrhythm.runtime.launch.rendezvous import port_of, reserve_port
-from polyrhythm.runtime.launch.run_flags import expanded, make_parser, split_at_script, without
+from polyrhythm.runtime.launch.run_flags import Expanded, expanded, make_parser, split_at_script, without
 from polyrhythm.runtime.launch.torchrun import job_status, launch, read_command
 from polyrhythm.runtime.wire.credentials import make_token
 from polyrhythm.runtime.wire.parent_death import dies_with_us
@@ -84,26 +85,33 @@ def read_order(arguments: Sequence[str]) -> RayOrder | None:
     """What a command line of ``polyrhythm run`` asks for; None if it is not for Ray."""
     parser = make_parser()
     given, script = split_at_script(parser, arguments)
-    flags, overruled = expanded(parser, given)
-    options = parser.parse_args([*flags, script[0]])
+    call = expanded(parser, given)
+    options = parser.parse_args([*call.flags, script[0]])
     if options.on != "ray":
         if options.worker_gpus:
-            raise UsageError("--worker-gpus is for --on ray; here every worker sees all GPUs of its host")
+            where = call.label("worker_gpus")
+            raise UsageError(f"{where} is for --on ray; here every worker sees all GPUs of its host")
         return None
+    refuse_beside_ray(call, options, parser)
+    least, hosts = read_hosts(options.nnodes, call.label("nnodes"))
+    workers = read_processes(options.nproc_per_node, call.label("nproc_per_node"))
+    if least != hosts:
+        where = f"{call.label('nnodes')} {options.nnodes}"
+        raise UsageError(f"{where} with --on ray: Ray places a fixed number of hosts; give one")
+    resources = {"CPU": float(workers)} | ({"GPU": options.worker_gpus * workers} if options.worker_gpus else {})
+    job = options.job or uuid.uuid4().hex[:8]
+    return RayOrder(without(call.flags, OURS), script, hosts, resources, job, call.overruled)
+
+
+def refuse_beside_ray(call: Expanded, options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     for name in CHOSEN:
         if getattr(options, name) != parser.get_default(name):
-            raise UsageError(f"--{name.replace('_', '-')} is found out with --on ray; leave it out")
+            raise UsageError(f"{call.label(name)} is found out with --on ray; leave it out")
     if options.group_size > 1:
-        raise UsageError(
-            f"--group-size {options.group_size} and --on ray cannot go together yet; leave one of them out"
-        )
+        where = f"{call.label('group_size')} {options.group_size}"
+        raise UsageError(f"{where} and --on ray cannot go together yet; leave one of them out")
     if options.worker_gpus < 0:
-        raise UsageError(f"--worker-gpus must be at least 0 but got {options.worker_gpus:g}")
-    (least, hosts), workers = read_hosts(options.nnodes), read_processes(options.nproc_per_node)
-    if least != hosts:
-        raise UsageError(f"--nnodes {options.nnodes} with --on ray: Ray places a fixed number of hosts; give one")
-    resources = {"CPU": float(workers)} | ({"GPU": options.worker_gpus * workers} if options.worker_gpus else {})
-    return RayOrder(without(flags, OURS), script, hosts, resources, options.job or uuid.uuid4().hex[:8], overruled)
+        raise UsageError(f"{call.label('worker_gpus')} must be at least 0 but got {options.worker_gpus:g}")
 
 
 def launch_on_ray(order: RayOrder) -> int:

@@ -16,7 +16,17 @@ from typing import Any, NamedTuple, NoReturn, get_args
 import msgspec
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.launch.job_file import IDLE, REFUSED, SEARCH_VARIABLES, SYNC_SWITCH, read_job_file, search_terms
+from polyrhythm.runtime.launch.job_file import (
+    IDLE,
+    REFUSED,
+    SEARCH_VARIABLES,
+    SEARCHED,
+    SYNC_SWITCH,
+    check_terms,
+    is_searched,
+    read_job_file,
+    search_terms,
+)
 from polyrhythm.runtime.wire.config_sources import Choice, ConfigLayer, combined, from_environment, misspelt
 from polyrhythm.runtime.wire.job_config import CHOICES, Given, JobConfig
 from polyrhythm.runtime.wire.setting_values import label
@@ -29,10 +39,15 @@ ABOUT_THE_CALL = ("config", "show_config")
 
 
 class Expanded(NamedTuple):
-    """Flags that say all, and a line for each setting about which two places differed."""
+    """Flags that say all, a line for each setting about which two places differed, and what was chosen where."""
 
     flags: list[str]
     overruled: tuple[str, ...]
+    chosen: Mapping[str, Given]
+
+    def label(self, name: str) -> str:
+        """How messages call a setting."""
+        return label(name, self.chosen[name].where) if name in self.chosen else flag_of(name)
 
 
 HELP: dict[str, tuple[str | None, str]] = {
@@ -183,7 +198,7 @@ def refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
     if known or not unknown:
         raise UsageError(f"{message}; see polyrhythm run --help")
     if unknown.strip("-").replace("-", "_") in SYNC_SWITCH:
-        raise UsageError(f"{unknown} goes with --policy sync-switch, and the policy is another one")
+        raise UsageError(f"{unknown} goes with --policy {SEARCHED}, and the policy is another one")
     near = nearest(parser, unknown)
     raise UsageError(f"unknown flag {unknown}: {f'did you mean {near}?' if near else 'see polyrhythm run --help'}")
 
@@ -287,15 +302,18 @@ def from_call(parser: argparse.ArgumentParser, flags: Sequence[str], environment
     for layer in (in_file, ours):
         refuse_meaningless(parser, layer)
     choice = combined({**from_environment(environment), **search_terms(environment)}, in_file, ours)
+    if is_searched(choice.chosen):
+        check_terms(choice.chosen)
     return choice._replace(overruled=(*choice.overruled, *misspelt(environment, SEARCH_VARIABLES.values())))
 
 
 def expanded(parser: argparse.ArgumentParser, flags: Sequence[str]) -> Expanded:
     """The flags with those of the job file and the environment as flags in front, for a call in another place."""
     choice = from_call(parser, flags, os.environ)
-    own, known = given_flags(parser, flags), {action.dest for action in parser._actions} - {*IDLE, *REFUSED}
+    idle = {*IDLE, *REFUSED, *(() if is_searched(choice.chosen) else SYNC_SWITCH)}
+    own, known = given_flags(parser, flags), {action.dest for action in parser._actions} - idle
     others = {name: given.value for name, given in choice.chosen.items() if name in known - own.keys()}
-    return Expanded([*as_flags(others), *without(flags, ("--config",))], choice.overruled)
+    return Expanded([*as_flags(others), *without(flags, ("--config",))], choice.overruled, choice.chosen)
 
 
 def without(flags: Sequence[str], names: Sequence[str]) -> list[str]:
