@@ -241,6 +241,21 @@ HARMLESS_HABITS = {
                     print(total / elapsed)
                 start, total = time.time(), 0.0
         """,
+    "a meter's line, or a writer's": """
+        for i, x in enumerate(loader):  # reads
+            if i % 10 == 0 or i == len(loader) - 1:
+                progress.display(i + 1)
+            elif i + 1 == len(loader):
+                writer.add_scalar("loss", loss.item(), i)
+        """,
+    "when to step, and how it goes": """
+        for i, x in enumerate(loader):  # reads
+            if i % 4 == 3 or i + 1 == len(loader):
+                scheduler.step(), optimizer.step()
+                if rank == 0:
+                    loss = float(loss.item())
+                    writer.add_scalar("rate", scheduler.get_last_lr()[0], i)
+        """,
     "when to step, with a type": """
         for i, x in enumerate(loader):  # reads
             last: bool = i + 1 == len(loader)

@@ -29,10 +29,10 @@ WRAPPERS = ("enumerate", "iter", "tqdm", "track")
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-TALK = ("print", "info", "debug", "set_description", "set_postfix")
+TALK = ("print", "info", "debug", "warning", "display", "set_description", "set_postfix", "add_scalar")
 """Calls that only say something."""
 
-MEASURING = ("time", "perf_counter", "timedelta", "item", "int", "float", "str", "round", "len")
+MEASURING = ("time", "perf_counter", "timedelta", "item", "int", "float", "str", "round", "len", "get_last_lr")
 """Calls that find out what is said."""
 
 STEPPING = (
@@ -133,7 +133,7 @@ def steps(choice: ast.If) -> bool:
     """Whether it decides when to step, and nothing else."""
     parts = (node for part in (*choice.body, *choice.orelse) for node in ast.walk(part))
     calls = {called(node) for node in parts if isinstance(node, ast.Call)}
-    return "step" in calls and calls <= {*STEPPING, *TALK}
+    return "step" in calls and calls <= {*STEPPING, *TALK, *MEASURING}
 
 
 def only_talks(choice: ast.If, around: ast.AST) -> bool:
