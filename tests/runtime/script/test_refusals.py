@@ -27,14 +27,14 @@ REFUSED = {
     ),
     "all_reduce": (
         "dist.all_reduce(next(",
-        "allreduce inside the step loop has no common value under asp",
+        "all_reduce inside the step loop has no common value under asp",
     ),
-    "by hand": ("# of gradients", "allreduce inside the step loop has no common value under asp"),
+    "by hand": ("# of gradients", "all_reduce inside the step loop has no common value under asp"),
     "weighed": (
         "# a factor of the loss",
-        "allreduce inside the step loop has no common value under asp",
+        "all_reduce inside the step loop has no common value under asp",
     ),
-    "contrast": ("dist.all_gather([out", "allgather inside the step loop has no common value under asp"),
+    "contrast": ("dist.all_gather([out", "all_gather inside the step loop has no common value under asp"),
     "broadcast": ("dist.broadcast(", "broadcast inside the step loop has no common value under asp"),
     "scheduler": ("    scheduler.step()", "StepLR.step inside the step loop, but not with every step"),
     "fraction": ("restarts.step(", "CosineAnnealingWarmRestarts.step with an argument inside the step loop"),

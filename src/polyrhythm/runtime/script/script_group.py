@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from types import FrameType
@@ -18,20 +18,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import ReduceOp, Store
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
-from torch.utils._pytree import tree_leaves
 
-from polyrhythm.errors import GroupError, RefusalError
+from polyrhythm.errors import GroupError
 from polyrhythm.runtime.collectives.nonraising_work import FOR_EVER, FinishedWork, GuardedWork, QuietWork, WaitedWork
 from polyrhythm.runtime.collectives.shared.exchanges import SharedWork
 from polyrhythm.runtime.collectives.switchable_group import BETWEEN_TWO, SwitchGroup
-from polyrhythm.runtime.script.notices import callers, script_line, tell
-from polyrhythm.runtime.script.training.objections import APART, Objections
+from polyrhythm.runtime.script.notices import script_line
 
 BACKEND = "polyrhythm_script"
-
-OWN = ("allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "gather", "barrier")
-"""Collectives that have a meaning for one worker by itself."""
 
 FROM_ONE = ("broadcast", "scatter")
 """Collectives that give all ranks what one of them has."""
@@ -47,18 +41,10 @@ MISTAKEN = "all ranks must call the same collectives with the same tensors, with
 FROM_GLOO = "gloo/"
 """In the messages of gloo's own errors, which name its file; those of torch about arguments do not."""
 
-SHARE_OR_MOVE = "use policies in synchronous mode (bsp, local), or do it after the loop"
-
-DIFFERENTIATED = ("torch/nn/modules/_functions.py", "torch/distributed/nn/functional.py")
-"""Files of torch whose collectives are part of a forward or backward pass, as those of SyncBatchNorm."""
-
 SHORTEST_S, LONGEST_S = 5e-5, 0.01
 """Pauses between two looks whether a collective is over; each is twice as long as that before."""
 
 REMIND_S = 1.0
-
-MOST_SEEN = 256
-"""Collectives that are looked at once; of a script that has more, with other sizes each time, every one is."""
 
 
 class ScriptGroup(SwitchGroup):
@@ -238,142 +224,6 @@ def reduce_alone(tensors: Iterable[Tensor], op: Any, size: int) -> None:
                 tensor.mul_(size)
             elif op == ReduceOp.PRODUCT:
                 tensor.pow_(size)
-
-
-class OwnValues:
-    """Collectives inside the loop of workers that make steps of their own.
-
-    The first time that a line of the script comes to one, what becomes of its result is followed until the next step.
-    Whole numbers are not: a loss that is divided by the tokens of all, say, is then the mean over the worker's own.
-    """
-
-    def __init__(self) -> None:
-        self._places: set[str] = set()
-        self._seen: set[tuple[str, int]] = set()
-        """Lines where workers that make all steps together have come to one, and how much it takes: a look at all
-        parameters costs something in each step.
-        """
-        self.followed: Followed | None = None
-        """Until the next step; mostly there is nothing to follow."""
-
-    def check(
-        self, name: str, outputs: list[Tensor], when: str, parameters: Iterable[Tensor], objections: Objections
-    ) -> None:
-        """A worker is about to have its own value, under a policy or after one."""
-        place, shown = script_line(), name.strip("_").removesuffix("_base")
-        if place in self._places:
-            return
-        what = f"{shown} inside the step loop has no common value {when}; {SHARE_OR_MOVE}"
-        error = objections.refusal(what, place)
-        if name not in OWN or takes_gradients(outputs, parameters):
-            raise error
-        self._places.add(place)
-        tell(f"{shown} inside the step loop gives each worker its own value {when}", place)
-        if name != "barrier" and not all(map(counts, outputs)):
-            self._follow(outputs, error)
-
-    def foresee(self, name: str, outputs: list[Tensor], parameters: Sequence[Tensor], objections: Objections) -> None:
-        """A collective of workers that make all steps together; what others could not have stands against them.
-
-        What becomes of its result is not followed here.
-        """
-        if objections.knows("apart"):
-            return
-        if (seen := (script_line(), sum(tensor.numel() for tensor in outputs))) in self._seen:
-            return
-        if len(self._seen) < MOST_SEEN:
-            self._seen.add(seen)
-        call = f"{name.strip('_').removesuffix('_base')} inside the step loop"
-        if name not in OWN or takes_gradients(outputs, parameters):
-            objections.foresee(lambda who: f"{call}, for which {who} have no common value; {SHARE_OR_MOVE}")
-        elif is_differentiated() or (name != "barrier" and takes_all(outputs, parameters)):
-            objections.note("apart", f"{call}, for which {APART} have no common value; {SHARE_OR_MOVE}")
-
-    def stepped(self, followed: "Followed") -> None:
-        """A step is made, in which nothing has come of what is followed."""
-        if _get_current_dispatch_mode() is followed:
-            followed.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self.followed = None
-
-    def _follow(self, outputs: list[Tensor], error: RefusalError) -> None:
-        if self.followed is None:
-            self.followed = Followed(error)
-            self.followed.__enter__()  # type: ignore[no-untyped-call]
-        self.followed.add(outputs)
-
-
-class Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Finds out what is computed from some tensors.
-
-    Args:
-        error: raised if it is what it must not be.
-
-    Attributes:
-        reached: the memory of what is, with a tensor that keeps it.
-        recorded: of these what a backward pass would go through.
-    """
-
-    def __init__(self, error: RefusalError) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.error = error
-        self.reached: dict[int, Tensor] = {}
-        self.recorded: dict[int, Tensor] = {}
-
-    def add(self, tensors: Iterable[Tensor]) -> None:
-        self.reached |= {key(tensor): tensor for tensor in tensors}
-
-    def backward(self, roots: Iterable[Tensor]) -> None:
-        self._check(self.recorded, roots)
-
-    def step(self, parameters: Iterable[Tensor]) -> None:
-        self._check(self.reached, [p.grad for p in parameters if p.grad is not None])
-
-    def _check(self, found: dict[int, Tensor], tensors: Iterable[Tensor]) -> None:
-        if any(key(tensor) in found for tensor in tensors):
-            raise self.error
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        if any(key(tensor) in self.reached for tensor in given):
-            made = [*(each for each in tree_leaves(result) if isinstance(each, Tensor)), *written(function, args)]
-            self.add(made)
-            if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-                self.recorded |= {key(tensor): tensor for tensor in made}
-        return result
-
-
-def takes_gradients(tensors: Iterable[Tensor], parameters: Iterable[Tensor]) -> bool:
-    """Whether these share memory with what is trained, or its gradients."""
-    trained = {key(each) for p in parameters for each in (p, p.grad) if each is not None}
-    return any(key(tensor) in trained for tensor in tensors)
-
-
-def takes_all(tensors: Iterable[Tensor], parameters: Iterable[Tensor]) -> bool:
-    """Whether there is as much of these as there is to train: copies of all gradients, in one vector or several."""
-    return sum(tensor.numel() for tensor in tensors) == sum(p.numel() for p in parameters)
-
-
-def is_differentiated() -> bool:
-    """Whether a backward pass goes through the collective at hand, or is under way in it."""
-    return any(path.endswith(DIFFERENTIATED) for path, _ in callers())
-
-
-def counts(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
-
-
-def written(function: Any, args: tuple[Any, ...]) -> list[Tensor]:
-    """Arguments that an operation changes in place."""
-    pairs = zip(function._schema.arguments, args, strict=False)
-    changed = [value for argument, value in pairs if argument.alias_info is not None and argument.alias_info.is_write]
-    return [each for each in tree_leaves(changed) if isinstance(each, Tensor)]
-
-
-def key(tensor: Tensor) -> int:
-    """Of the memory that a tensor and its views share."""
-    address: int = tensor.untyped_storage()._cdata
-    return address
 
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> ScriptGroup:

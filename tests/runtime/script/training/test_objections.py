@@ -15,8 +15,8 @@ VALUE = "inside the step loop, for which workers that make steps of their own ha
 CASES = {
     "metric": ("asp", "plateau.step(1.0)", "ReduceLROnPlateau.step with an argument inside the step loop; workers"),
     "stop": ("ssp:3", "dist.broadcast", f"broadcast {VALUE}"),
-    "flattened": ("esync", "dist.all_reduce", f"allreduce {VALUE}"),
-    "differentiated": ("asp", "loss = functional.all_reduce", f"allreduce {VALUE}"),
+    "flattened": ("esync", "dist.all_reduce", f"all_reduce {VALUE}"),
+    "differentiated": ("asp", "loss = functional.all_reduce", f"all_reduce {VALUE}"),
     "load": ("local:4", "optimizer.step()", "the script loads parameters within its loop, where the job's are"),
 }
 

@@ -18,8 +18,8 @@ from polyrhythm.runtime.script.data.pass_ends import PassEnds
 from polyrhythm.runtime.script.data.passes import Pass, PassListener
 from polyrhythm.runtime.script.data.step_loop import StepLoop
 from polyrhythm.runtime.script.notices import refuse
-from polyrhythm.runtime.script.script_group import OwnValues
 from polyrhythm.runtime.script.training.own_steps import OwnSteps
+from polyrhythm.runtime.script.training.own_values import OwnValues
 from polyrhythm.runtime.script.training.script_facts import ScriptFacts
 from polyrhythm.runtime.script.training.script_steps import ScriptSteps
 from polyrhythm.runtime.script.training.session import ScriptSession
@@ -227,12 +227,14 @@ class Training:
         self._handed.collective(source, sys._getframe(1))
         self._pass_ends.collective(sys._getframe(1))
         if self.session is None or not is_open:
+            self._own_values.left_loop()
             return False
         if self.session.aligned:
             if not self._step_loop.left(sys._getframe(1)):
                 self._own_values.foresee(name, outputs, self.session.parameters, self._script.objections)
             return False
-        when = f"under {self.session.policy}" if self.session.apart else "after steps of workers of their own"
+        under = f"under {self.session.policy}, whose workers make steps of their own"
+        when = under if self.session.apart else "after steps of workers of their own"
         self._own_values.check(name, outputs, when, self.session.parameters, self._script.objections)
         return True
 
@@ -381,4 +383,5 @@ class Training:
         return session
 
     def end(self) -> None:
+        self._own_values.left_loop()
         self._steps.end()
