@@ -95,8 +95,7 @@ class FakeJob:
         self.mail: list[tuple[int, control.ToWorker]] = []
         for rank in range(workers):
             self.coordinator.job.connect(rank)
-        for rank in range(workers):
-            self.workers[rank] = FakeWorker(self, rank, ahead)
+        self.workers |= {rank: FakeWorker(self, rank, ahead) for rank in range(workers)}
         for rank, message in self.mail:
             self.workers[rank].inbox.append(message)
         self.mail.clear()
@@ -229,8 +228,7 @@ class FakeJob:
     def describe(self) -> str:
         c = self.coordinator
         head = f"phase {c.phase} {c.policy.spec} epoch {c.job.epoch} left {c.job.workload.left}"
-        workers = (f"{w.rank}: wants {w.wants} inbox {list(w.inbox)} {w.phase}" for w in self.workers.values())
-        return "\n  ".join([head, *workers])
+        return "\n  ".join([head, *(f"{w.rank}: {w.wants} {[*w.inbox]} {w.phase}" for w in self.workers.values())])
 
     def traced(self) -> list[Trace]:
         headers = (
@@ -243,6 +241,8 @@ class FakeJob:
             self.coordinator.choice.propose(parse_policy(argument), nobody)
         elif what == "save":
             self.coordinator.save()
+        elif what == "drain":
+            self.workers[int(argument)].drained = True
         elif what == "diverge":
             worker = self.workers[int(argument)]
             if worker.phase is not None and worker.alive and not worker.finished:

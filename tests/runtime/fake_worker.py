@@ -49,6 +49,8 @@ class FakeWorker:
         self.offers: dict[tuple[Any, ...], list[SampleRange]] = {}
         self.in_flight: list[Travelling] = []
         self.phase: control.Phase | None = None
+        self.drained, self.asked_in = False, -1
+        """Whether it is to leave, and the phase in which it has asked for a stop."""
         self.life = self._live()
         self.wants = next(self.life)
 
@@ -74,6 +76,9 @@ class FakeWorker:
             case control.Phase():
                 self.collective_failed = False
                 yield from self._enter(message)
+            case control.Over() if self.drained:
+                self._tell(control.Bye(early=True))
+                self.alive = False
             case _ if self.collective_failed:  # it belongs to a phase that has failed for this rank
                 pass
             case control.SynchronousSteps():
@@ -243,6 +248,9 @@ class FakeWorker:
             stop = yield from self._step_in_lockstep(self.schedule.step)
             if stop or self.collective_failed:
                 return
+            if self.drained and self.asked_in != self.phase.number and not self.schedule.done:
+                self.asked_in = self.phase.number
+                self._tell(control.AtEnd(epoch, self.phase.number, stops=True))
         self._tell_at_end(epoch)
 
     def _step_in_lockstep(self, step: int) -> Generator[Any, Any, bool]:

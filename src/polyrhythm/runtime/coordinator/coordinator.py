@@ -23,6 +23,7 @@ from polyrhythm.runtime.checkpoint.snapshots import Snapshots
 from polyrhythm.runtime.coordinator.checks import counts
 from polyrhythm.runtime.coordinator.effects import CoordinatorEffects
 from polyrhythm.runtime.coordinator.job import Job, Stand
+from polyrhythm.runtime.coordinator.members.leaving import let_go
 from polyrhythm.runtime.coordinator.members.member import Member, Ranks, without
 from polyrhythm.runtime.coordinator.phase_entry import ATTEMPTS, PhaseEntry
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseKind
@@ -140,17 +141,14 @@ class Coordinator:
         self.job.tell_loss(worker, reason, f"in phase {self.phase} ({self.policy.spec})")
         was_present, member = worker in self.job.present, self.job.members.pop(worker)
         self._phase_members = without(worker, self._phase_members)
-        self._forget(worker, reason)
+        self._state.forget(worker, reason)
+        self._rollback.forget(worker)
         if self._stepping and was_present:
             self._lost_while_stepping(worker, member, reason)
         self.choice.lost(worker)  # which may want another phase
         self._go_on_if_standing()
         self._meet()
         self._go_on_if_standing()
-
-    def _forget(self, worker: int, reason: LeftReason) -> None:
-        self._state.forget(worker, reason)
-        self._rollback.forget(worker)
 
     def _switched(self, policy: Policy[Any], at_once: bool) -> None:
         self.next_policy = policy
@@ -196,6 +194,7 @@ class Coordinator:
             if not self._stepping:
                 self.job.leave_out(worker, message)
         elif message.stops:
+            self.job.members[worker].leaving = "" if message.early else "asks"
             self._request_stop()
         elif message.early and self._mode.together:
             self._withdraw(worker, out=True)
@@ -283,7 +282,7 @@ class Coordinator:
         if mode.watched and not self._stop_wanted and mode.runs and self.choice.due(self.policy, mode.end_samples):
             self._request_stop_for_switch()
         mode.refuse_deadlock()
-        if (self._stop_wanted or mode.stops_by_itself) and self.job.present and mode.standing:
+        if (self._stop_wanted or mode.stops_by_itself) and self.job.present and mode.standing and not let_go(self.job):
             self._start_phase()
 
     def _collective_failed(self, worker: int, message: CollectiveFailed) -> None:

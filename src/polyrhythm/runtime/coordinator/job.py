@@ -388,11 +388,11 @@ class Job:
         for sample_range in sample_ranges:
             self.workload.give_back(sample_range)
 
-    def take_back_unbegun(self) -> None:
-        """Steps that the policy has let begin are none: all have stopped before, at a step that was announced."""
-        for account in self.ledger.accounts.values():
-            if account.running is not None:
-                self.ledger.take_back(account.running)
+    def take_back_unbegun(self, workers: Sequence[int]) -> None:
+        """Steps that the policy has let begin are none: these have stopped before."""
+        for worker in workers:
+            if (ticket := self.ledger.accounts[worker].running) is not None:
+                self.ledger.take_back(ticket)
 
     def close_accounts(self) -> None:
         """The policy's view ends; the next one opens accounts anew, with clocks that go on."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.coordinator.job import Job
-from polyrhythm.runtime.coordinator.phases.synchronous import count_samples
+from polyrhythm.runtime.coordinator.phases.rank_progress import count_samples
 
 
 class UnsynchronisedSamples:

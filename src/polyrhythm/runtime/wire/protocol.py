@@ -217,8 +217,8 @@ class CollectiveFailed(ControlMessage):
 
 class AtEnd(ControlMessage):
     """No mini-batch is left on this worker, as far as it knows in `phase`; `early`, it could step but has no data, and
-    perhaps first wants an exchange that `stops` all. `away`: the script waits for the others outside of its loop, so
-    nobody is to wait for it; perhaps in a collective, with so many `collectives` of all ranks since the epoch's end."""
+    perhaps first wants an exchange that `stops` all; not early, it is to leave at that stop. `away`: the script waits
+    outside of its loop, so nobody is to wait for it; perhaps in a collective, with so many `collectives` since then."""
 
     epoch: Natural
     phase: Natural
@@ -361,7 +361,7 @@ class Cancelled(ControlMessage):
 
 
 class Over(ControlMessage):
-    """Instead of a `Go`: no mini-batch is left in this epoch; more may come back if another worker dies."""
+    """Instead of a `Go`: no mini-batch is left in this epoch, but more may come back; or who is to leave may do so."""
 
     epoch: int
 

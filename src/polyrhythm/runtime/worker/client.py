@@ -199,13 +199,13 @@ class CoordinatorClient:
         """From any thread, on the connection that is served at all times."""
         self._heartbeat.tell(message)
 
-    def receive(self) -> ToWorker:
-        """Wait for the coordinator's next message, as long as the coordinator lives."""
+    def receive(self, within_step: bool = False) -> ToWorker:
+        """Wait for the coordinator's next message, as long as it lives; `within_step`, whatever else is asked."""
         client = self._client
         if not self._inbox or (client.broken and client.lost):
             if self._coordinator.held:
                 self._coordinator.release()
-            while not (self._inbox or self._interrupted or client.broken):
+            while not (self._inbox or (self._interrupted and not within_step) or client.broken):
                 self._loop.step(FOREVER_S)
             if client.broken:
                 client.wait(lambda: True, "while it waited for the coordinator")  # raises what has happened

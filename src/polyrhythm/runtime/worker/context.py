@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from polyrhythm.core import Policy
+from polyrhythm.core import Policy, Settings
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.errors import CoordinatorLostError
 from polyrhythm.runtime.checkpoint.returned import JobState, Returned
@@ -35,7 +35,8 @@ class JobClient(Protocol):
 
     def flush(self) -> None: ...
 
-    def receive(self) -> ToWorker: ...
+    def receive(self, within_step: bool = False) -> ToWorker:
+        """The coordinator's next message; between two steps the wait for it ends if this worker is to leave."""
 
     def poll(self) -> ToWorker | None: ...
 
@@ -134,8 +135,9 @@ class WorkerContext:
     `pending` are messages to follow before any other. `computed_s` and `exchanged_s` split the step at hand;
     `started_s` is when it began, `loss` is what was heard in it. `void` says that nothing comes of it.
     `collective_failed` says that an exchange has failed, so that only a new phase concerns this worker. `leaving` says
-    that this worker was asked to end. `told_statistics` says that it was said what unequal mini-batches mean for batch
-    norm. Mini-batches that were drawn in another `generation` are void.
+    that this worker was asked to end, `stays` that others may be in an exchange with it, so that it first steps on.
+    `told_statistics` says that it was said what unequal mini-batches mean for batch norm. Mini-batches that were drawn
+    in another `generation` are void.
     """
 
     rank: int
@@ -164,33 +166,57 @@ class WorkerContext:
     computed_s: float = 0.0
     exchanged_s: float = 0.0
     told_statistics: bool = False
+    stays: bool = False
+    _stop_asked_in: Phase | None = None
+
+    def enter(self, phase: Phase, together: bool) -> None:
+        """Nothing of the phase before holds any more."""
+        self.phase, self.stays, self.collective_failed = phase, self.stays and together, False
+        self.generation += 1
+        self.steering.settings = Settings()
 
     def wait(self) -> None:
         self.may_step = self.over = False
         start = self.clock()
         while not (self.may_step or self.over or self.done):
-            self.leave_if_asked()
+            if not (stays := self.stays and not self.collective_failed):
+                self.leave_if_asked()
             try:
-                self.follow(self.pending.popleft() if self.pending else self.client.receive())
+                self.follow(self.pending.popleft() if self.pending else self.client.receive(stays))
             except CoordinatorLostError as error:
                 self.come_back(error)
         self.started_s = self.clock()
         self.tally.waited_s += self.started_s - start
+        if not self.may_step:
+            self.leave_if_asked()
 
     def tell_end(self, epoch: int, **how: Any) -> None:
         """Tell the coordinator how this worker has come to the end of its loop; see `AtEnd`."""
         self.replica.check_trained()
+        self.stays &= not how.get("early")
         self.client.send(AtEnd(epoch, self.phase.number if self.phase else 0, **how))
 
     def begin_epoch(self) -> None:
         """The script comes to an epoch, with what it has trained until now."""
+        self.stays = False
         self.leave_if_asked()
         self.replica.check_trained()
 
     def leave_if_asked(self) -> None:
-        """Between two steps; raises `SystemExit`."""
+        """Where no other worker needs this one; raises `SystemExit`."""
         if self.anyone(self.leaving):
             raise SystemExit(tell_status(LEFT))
+
+    def leave_after_step(self, epoch: int) -> None:
+        """The same between two steps. If all make the next one together they stop first, and this worker is let go.
+
+        Whoever went at once would leave the others in an exchange that fails.
+        """
+        if not self.stays:
+            self.leave_if_asked()
+        elif self.anyone(self.leaving) and self.may_step and self.phase is not self._stop_asked_in:
+            self._stop_asked_in = self.phase
+            self.tell_end(epoch, stops=True)
 
     def refuses(self, policy: Policy[Any]) -> bool:
         """Whether the script cannot follow the policy of a phase that begins; then the coordinator is told why."""

@@ -20,7 +20,16 @@ from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.collectives.attending.clipping import CLIPS
 from polyrhythm.runtime.collectives.attending.scaling import EAR, agree_on_scales
 from polyrhythm.runtime.collectives.model_averaging import ContributionWeight
-from polyrhythm.runtime.wire.protocol import MeasuredStep, Phase, Ready, Stepped, SynchronousSteps, Token, ToWorker
+from polyrhythm.runtime.wire.protocol import (
+    MeasuredStep,
+    Over,
+    Phase,
+    Ready,
+    Stepped,
+    SynchronousSteps,
+    Token,
+    ToWorker,
+)
 from polyrhythm.runtime.wire.segments import unpacked
 from polyrhythm.runtime.worker.context import DrawnBatch, WorkerContext
 from polyrhythm.runtime.worker.schedule import LocalSchedule
@@ -122,6 +131,8 @@ class SynchronousMode:
                 self._tokens.append(message)
                 if message.shares is not None:
                     self._change_shares(message.since, message.shares)
+            case Over():
+                self._context.over = True
 
     def before_step(self, samples: int) -> None:
         """Unless the exchange of the gradients has failed, hear what the policy decides about this step."""
@@ -187,7 +198,7 @@ class SynchronousMode:
         self._tokens.clear()
         self._context.exchange.complete(0)
         self._prepare(from_gradients=True)
-        self._context.may_step = True
+        self._context.may_step = self._context.stays = True
 
     def _change_shares(self, since: int, shares: tuple[int, ...]) -> None:
         assert since >= self._drawn, f"shares change from step {since} on, but {self._drawn} mini-batches are drawn"
@@ -294,7 +305,7 @@ class SynchronousMode:
             if self._tokens:
                 self._tokens.popleft()
             else:
-                self._context.follow(self._context.client.receive())
+                self._context.follow(self._context.client.receive(within_step=True))
         return self._tokens[0]
 
     def _complete(self, samples: int, skipped: bool) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from polyrhythm.core import Settings
 from polyrhythm.core.placement import runtime_placement
 from polyrhythm.errors import CoordinatorLostError, DivergedError, GroupError, PolicyError, UsageError
 from polyrhythm.policies import parse_policy
@@ -247,7 +246,7 @@ class Worker:
             tally.samples += samples
         tally.computed_s += context.computed_s
         self._side.after_step(samples)
-        context.leave_if_asked()
+        context.leave_after_step(self._position.epoch)
 
     def skip_step(self, samples: int) -> None:
         """The script drew a mini-batch and made no step with it, as a GradScaler does when it finds infinities."""
@@ -313,13 +312,11 @@ class Worker:
         """A phase starts: forget what was granted, agree on the state, and move it where the policy needs it."""
         log.info("rank %d: phase %d, policy %s, members %s", self.rank, phase.number, phase.policy, phase.members)
         context, policy = self._context, parse_policy(phase.policy)
-        on_servers = runtime_placement(policy) == "servers"
+        placement = runtime_placement(policy)
         if context.phase is None or context.phase.policy != phase.policy:
             context.exchange.forget_velocity()
-        context.phase, self._inside = phase, False
-        self._context.generation += 1
-        self._side, context.collective_failed = ParameterServerMode(context), False
-        context.steering.settings = Settings()
+        context.enter(phase, together=placement == "every_rank")
+        self._side, self._inside, on_servers = ParameterServerMode(context), False, placement == "servers"
         self._shares = policy.traits.shares
         self._weighs = phase.weighs or self._shares
         self._losses.begin(phase, "loss" in policy.traits.needs, means=self._weighs)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import AtEnd, Ready
@@ -52,6 +52,8 @@ class Member:
     """What it has said last while it waited there."""
     batch_size: int | None = None
     """What a policy has set; None is what the worker asked for."""
+    leaving: Literal["", "asks", "may"] = ""
+    """Whether it is to leave, and waits until all stand, or may do so now."""
     out: bool = False
     """Whether it has no data of its own left for steps that all make together, and waits for the end of the epoch."""
 

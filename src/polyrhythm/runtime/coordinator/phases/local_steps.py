@@ -18,7 +18,7 @@ from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.members.member import Member, Offers, Ranks
 from polyrhythm.runtime.coordinator.phases.parameter_server import ParameterServerPhase
-from polyrhythm.runtime.coordinator.phases.synchronous import count_samples
+from polyrhythm.runtime.coordinator.phases.rank_progress import count_samples
 from polyrhythm.runtime.wire.protocol import (
     MOST_AHEAD,
     Accepted,

@@ -110,6 +110,8 @@ class ParameterServerPhase(PhaseKind):
         self._job.give_back(member.sample_ranges)
         self._job.workload.leave(worker)
         if worker in self._job.ledger.accounts:
+            if reason == "removed":  # it has gone between two steps
+                self._job.take_back_unbegun((worker,))
             self._driver.leave(worker, self._job.clock(), reason)
 
     def exhausted(self, worker: int) -> None:

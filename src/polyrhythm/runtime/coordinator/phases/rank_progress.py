@@ -2,10 +2,11 @@
 
 import heapq
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from polyrhythm.core import Ledger
+from polyrhythm.core.workload import SampleRange
 from polyrhythm.runtime.wire.protocol import CollectiveFailed, Stepped
 
 
@@ -91,3 +92,7 @@ class StepOrder:
 
     def _is_missing(self, worker: int) -> bool:
         return self._is_running(worker) and worker not in self._lost and not self._progress[worker].unseen
+
+
+def count_samples(sample_ranges: Iterable[SampleRange]) -> int:
+    return sum(sample_range.samples for sample_range in sample_ranges)

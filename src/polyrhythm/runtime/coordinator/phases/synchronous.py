@@ -8,7 +8,7 @@ step. Ranks tell of their steps when the next token is due, not of each by itsel
 one left. One that is told to stop, or is at the end of the plan, averages its replica with the others' first.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from typing import Any, ClassVar
 
 from polyrhythm.core import Cluster, LeftReason, Policy, Proceed, Report, Sync, Ticket, Wake
@@ -21,7 +21,7 @@ from polyrhythm.runtime.checkpoint.returned import Returned
 from polyrhythm.runtime.coordinator.job import Job
 from polyrhythm.runtime.coordinator.members.member import Member, Ranks
 from polyrhythm.runtime.coordinator.phases.phase_kind import PhaseDriver, PhaseKind
-from polyrhythm.runtime.coordinator.phases.rank_progress import RankProgress, StepOrder
+from polyrhythm.runtime.coordinator.phases.rank_progress import RankProgress, StepOrder, count_samples
 from polyrhythm.runtime.coordinator.phases.shares import check_shares
 from polyrhythm.runtime.wire.protocol import AtEnd, CollectiveFailed, Stepped, SynchronousSteps, ToCoordinator, Token
 
@@ -84,7 +84,7 @@ class SynchronousPhase(PhaseKind):
             case CollectiveFailed(phase=phase, completed=completed, exchanged=exchanged) if phase == self.number:
                 if not progress.completed <= completed <= steps or max(exchanged, message.shared) > completed:
                     return f"after {completed} of {steps} steps, but is at step {progress.completed}"
-            case AtEnd(phase=phase, early=False) if phase == self.number and progress.completed < steps:
+            case AtEnd(phase=phase, early=False, stops=False) if phase == self.number and progress.completed < steps:
                 return f"after {progress.completed} of {steps} steps"
         return ""
 
@@ -206,11 +206,14 @@ class SynchronousPhase(PhaseKind):
         for worker, progress in self._live():
             self._job.give_back(self._batches(worker, max(exchanged, progress.completed), furthest))
         self._catch_up()
+        failed = any(p.collective_failed or p.completed < furthest for p in self._progress.values())
         for worker, reason in self._lost.items():
             if worker in self._job.ledger.accounts:
+                if not failed:
+                    self._job.take_back_unbegun((worker,))
+                    self._job.ledger.settle(worker)  # what the replicas had apart all have now
                 self._driver.leave(worker, self._job.clock(), reason)
-        if not self._lost and not any(progress.collective_failed for progress in self._progress.values()):
-            self._job.take_back_unbegun()
+        self._job.take_back_unbegun((*self._job.ledger.accounts,) * (not failed))
         self._driver.settle()
         self._job.close_accounts()
 
@@ -393,7 +396,3 @@ class SynchronousPhase(PhaseKind):
             loss=message.loss,
             wait_s=message.wait_s,
         )
-
-
-def count_samples(sample_ranges: Iterable[SampleRange]) -> int:
-    return sum(sample_range.samples for sample_range in sample_ranges)

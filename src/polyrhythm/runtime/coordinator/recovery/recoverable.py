@@ -146,7 +146,8 @@ class RecoverableCoordinator(Coordinator):
             self._mode.returned(worker, Returned(offers=offers))
         member = self.job.members.pop(worker)
         self.job.tell_loss(worker, "died", "while there was no coordinator")
-        self._forget(worker, "died")
+        self._state.forget(worker, "died")
+        self._rollback.forget(worker)
         self._lose_member(worker, member)
 
     def put_outside(self, worker: int) -> None:

@@ -50,9 +50,9 @@ class LeaderClient(CoordinatorClient):
         self._store = open_store(self.info.store)
         self._peers = connect(self._store, link)
 
-    def receive(self) -> ToWorker:
+    def receive(self, within_step: bool = False) -> ToWorker:
         try:
-            message = super().receive()
+            message = super().receive(within_step)
         except SystemExit:
             self._link.share(LEAVE)
             raise
@@ -113,7 +113,7 @@ class FollowerClient:
     def tell_figures(self, values: Mapping[str, Any]) -> None:
         self.reported.tell(values)
 
-    def receive(self) -> ToWorker:
+    def receive(self, within_step: bool = False) -> ToWorker:
         message: ToWorker = self._hear(ToWorker)
         return message
 
