@@ -42,7 +42,11 @@ REFUSED = {
     "LBFGS": ("optimizer.step(*", "LBFGS calls its closure several times a step"),
     "Ascent": ("loss = closure()", "Ascent calls its closure in the middle of its step"),
     "functional": ("# of torch.func", "a step with gradients of torch.func"),
-    "ZeRO": ("ZeroRedundancyOptimizer(", "ZeroRedundancyOptimizer shards"),
+    "ZeRO": (
+        "ZeroRedundancyOptimizer(",
+        "ZeroRedundancyOptimizer shards the optimizer's state, but a policy needs whole replicas; make the optimizer "
+        "that it wraps (optimizer_class) by itself, as in torch.optim.Adam(model.parameters())",
+    ),
     "process_group": ("DistributedDataParallel(model, process", "a process_group of its own"),
     "two optimizers": ("optimizer.step(*", "two optimizers have the same parameter; give each parameter to one"),
     "FSDP": ("    FullyShardedDataParallel(model)", "FullyShardedDataParallel shards parameters"),

@@ -20,6 +20,11 @@ from polyrhythm.runtime.script.training.training import Training
 from polyrhythm.runtime.script.training.warm_up import Arguments
 from polyrhythm.runtime.script.wrapper import Lane
 
+ZERO = (
+    "ZeroRedundancyOptimizer shards the optimizer's state, but a policy needs whole replicas; make the optimizer that "
+    "it wraps (optimizer_class) by itself, as in torch.optim.Adam(model.parameters())"
+)
+
 
 class AdaptedScript(ScriptFacts):
     """Follows a script from training to training.
@@ -68,7 +73,7 @@ class AdaptedScript(ScriptFacts):
         if asked_by_us():
             return
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
-            raise refuse("ZeroRedundancyOptimizer shards the optimizer's state, but a policy needs whole replicas")
+            raise refuse(ZERO)
         self.optimizers[optimizer] = None
         if self.session is not None:
             self.session.later.add(optimizer)
