@@ -1,5 +1,7 @@
 """Real workers of all tests are copies of one server process, whichever test needs them first."""
 
+import gc
+from collections.abc import Generator
 from multiprocessing import forkserver
 
 import pytest
@@ -16,6 +18,17 @@ settings.load_profile("seeded")
 # Else numbers of our modules are drawn, too: of those that are loaded, which tests before this one decide.
 assert hasattr(providers, "_get_local_constants")
 providers._get_local_constants = Constants
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays to the end: no collection of garbage looks through it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -195,3 +195,15 @@ def test_what_is_often_wrong_is_told_before_torch_is_loaded(flag: str, value: st
 )
 def test_what_is_not_ours_or_cannot_be_told_yet_is_left_alone(words: tuple[str, ...]) -> None:
     check_early(words)
+
+
+def test_nothing_is_looked_for_in_what_was_imported_when_the_command_ends() -> None:
+    """It would take Python a second where torch was imported."""
+    code = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > len(sys.modules)))\n"
+        "from polyrhythm.cli import main\n"
+        "sys.argv = ['polyrhythm', '--version']\n"
+        "main()\n"
+    )
+    assert python("-c", code).stdout == f"polyrhythm {__version__}\nTrue\n"

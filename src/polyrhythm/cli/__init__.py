@@ -1,6 +1,8 @@
 """The command line. Thin: it reads arguments, calls the package and prints; heavy imports wait for their command."""
 
+import atexit
 import errno
+import gc
 import os
 import signal
 import sys
@@ -17,11 +19,16 @@ except KeyboardInterrupt:  # `main`, which handles signals, does not run yet
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What only writing comes to, and no mistake of ours."""
 
+GARBAGE_AT = 50_000
+"""New objects after which Python looks for cycles: a run makes hardly any, and imports make many objects."""
+
 EARLY = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit statuses of what a signal has ended."""
 
 
 def main() -> None:
+    gc.set_threshold(GARBAGE_AT)
+    atexit.register(gc.freeze)  # else Python looks through all of torch once more at its end, for a second
     try:
         with early_end.by_signals():
             called()

@@ -6,6 +6,7 @@ model is evaluated at the end of each epoch, but after the job, from parameters 
 stands still for it as in the simulator. Workers share this host's memory, but for those with a thin link of their own.
 """
 
+import gc
 import math
 import multiprocessing
 import os
@@ -284,6 +285,7 @@ def fork_server_context() -> ForkServerContext:
 
 def live(log: Path, environment: dict[str, str], work: Callable[..., int | None], *given: Any) -> None:
     """A process, from its first moment on; what it says on stderr goes to its log."""
+    gc.freeze()  # what the server has imported is no garbage; looking through it would also copy its memory
     end_with_starter()
     os.environ.update(environment)
     with open(log, "wb") as stream:

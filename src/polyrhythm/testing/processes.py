@@ -5,6 +5,7 @@ worker starts in tens of milliseconds instead of seconds.
 """
 
 import faulthandler
+import gc
 import os
 import pickle
 import signal
@@ -162,6 +163,7 @@ def _main(connection: Connection, threads: int, function: Callable[..., Any], ra
 
     from polyrhythm.runtime.wire.parent_death import end_with_starter
 
+    gc.freeze()  # what the server has imported is no garbage; looking through it would also copy its memory
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     end_with_starter()

@@ -17,7 +17,7 @@ from polyrhythm.runtime.launch.forked import begin_fork, usual
 from polyrhythm.runtime.launch.torchrun import read_command
 
 TELLS = """
-import atexit, json, os, random, signal, sys
+import atexit, gc, json, os, random, signal, sys
 from pathlib import Path
 import numpy, torch
 
@@ -37,6 +37,7 @@ told = {
     "threads": [torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]], "path": sys.path[0],
     "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "forks": "POLYRHYTHM_FORKS" in os.environ,
+    "garbage": [gc.isenabled(), gc.get_freeze_count() > len(sys.modules)],
     "coordinator_forked": [b"POLYRHYTHM_FORKS" in read(each, "environ") for each in coordinators],
 }
 os.write(1, json.dumps(told).encode() + b"\\n")
@@ -71,6 +72,7 @@ def test_a_worker_is_a_process_of_its_own_whoever_has_started_it(flags: tuple[st
     assert len({each["seed"] for each in told}) == len({each["order"] for each in told}) == 1
     assert all(each["threads"] == [1, os.environ.get("OMP_NUM_THREADS", "1")] for each in told)
     assert all(each["interrupt"] and not each["forks"] for each in told)
+    assert all(each["garbage"] == [True, True] for each in told), "looked for, but not in what was imported before"
     assert all(each["coordinator_forked"] == [not flags] for each in told)
 
 

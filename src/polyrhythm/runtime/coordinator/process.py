@@ -1,5 +1,6 @@
 """The coordinator's process: ``python -m polyrhythm.runtime.coordinator.process``, as the launcher starts it."""
 
+import gc
 import logging
 import resource
 import signal
@@ -104,6 +105,7 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: Recover
 
 def main() -> int:
     """Descriptors of the memory and of the listeners are arguments; the order comes on standard input."""
+    gc.freeze()  # what was imported is no garbage: without this, Python looks through all of it now and at the end
     with open(0, "rb", closefd=False) as order:
         asked = msgspec.json.decode(order.read(), type=CoordinatorOrder)
     places = [int(descriptor) for descriptor in sys.argv[1].split(",") if descriptor]

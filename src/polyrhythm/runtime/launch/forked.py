@@ -233,6 +233,7 @@ def fork_workers() -> None:
         for module in PRELOADED:
             importlib.import_module(module)
         gc.freeze()
+        gc.enable()
         word, descriptors = next((word for word in words(sock) if fork_twice()), (None, []))
         if word is None:
             os._exit(0)

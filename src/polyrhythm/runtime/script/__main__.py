@@ -1,14 +1,17 @@
 """``python -m polyrhythm.runtime.script [-m] script [arguments]``: what `polyrhythm run` starts in every worker."""
 
 import atexit
+import gc
 import io
 import os
 import sys
 from typing import NoReturn
 
-from polyrhythm.runtime.collectives.group_health import GroupHealth
-from polyrhythm.runtime.launch.forked import fork_workers
-from polyrhythm.runtime.script.bootstrap import end_threads, main
+gc.disable()  # what torch makes while it is imported is no garbage, and looking for some takes a sixth of the time
+
+from polyrhythm.runtime.collectives.group_health import GroupHealth  # noqa: E402 (after the line above)
+from polyrhythm.runtime.launch.forked import fork_workers  # noqa: E402
+from polyrhythm.runtime.script.bootstrap import end_threads, main  # noqa: E402
 
 
 def write_lines() -> None:
@@ -43,6 +46,8 @@ def run() -> int:
 if __name__ == "__main__":
     write_lines()
     fork_workers()
+    gc.freeze()  # nor is it at the end, where Python looks once more
+    gc.enable()
     code = run()
     if GroupHealth.failures:
         leave(code)
