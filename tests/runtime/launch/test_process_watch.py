@@ -158,12 +158,13 @@ def test_a_silent_coordinator_does_not_keep_the_launcher() -> None:
     assert said[2:] == ["the coordinator has not ended within 0.1 s of the last worker; it is ended"]
 
 
-@pytest.mark.parametrize("status", [REFUSED, DIVERGED, LEFT, BROKEN])
-def test_an_exit_status_of_the_script_is_not_the_jobs(place: Place, status: int) -> None:
-    """What has a meaning of ours has it where we have ended the worker."""
-    done = place.run(f"sys.exit({status})", "--nproc-per-node", "2")
+@pytest.mark.parametrize("statuses", [(REFUSED, DIVERGED, BROKEN), (LEFT, LEFT)])
+def test_an_exit_status_of_the_script_is_not_the_jobs(place: Place, statuses: tuple[int, ...]) -> None:
+    """What has a meaning of ours has it where we have ended the worker, or all of them where they have left."""
+    done = place.run(f"sys.exit({statuses}[rank])", "--nproc-per-node", str(len(statuses)))
     assert done.returncode == 1, done.stderr
-    assert f"polyrhythm: rank 0 failed with exit code {status}" in done.stderr
+    for rank, status in enumerate(statuses):
+        assert f"polyrhythm: rank {rank} failed with exit code {status}" in done.stderr
     assert "was asked to end" not in done.stderr
 
 
