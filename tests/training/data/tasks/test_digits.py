@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from polyrhythm.training.config import TrainingConfig
@@ -19,3 +20,14 @@ def test_both_models_fit_the_images() -> None:
         task = build_task(TrainingConfig(model=name, train_samples=100, test_samples=20))
         assert (len(task.train), len(task.test)) == (100, 20)
         assert task.evaluate(task.build(0)).accuracy <= 1.0
+
+
+def test_it_is_read_once_and_nobody_sees_what_others_make_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = digits_task()
+    inputs, targets = first.train.inputs.clone(), first.train.targets.clone()
+    first.train.inputs.zero_()
+    first.train.targets.zero_()
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda: pytest.fail("read again"))
+    again = digits_task()
+    assert torch.equal(again.train.inputs, inputs)
+    assert torch.equal(again.train.targets, targets)
