@@ -7,11 +7,12 @@ import os
 import sys
 from typing import NoReturn
 
-gc.disable()  # what torch makes while it is imported is no garbage, and looking for some takes a sixth of the time
+if __name__ == "__main__":
+    gc.disable()  # what torch makes while it is imported is no garbage; looking for some takes a sixth of the time
 
-from polyrhythm.runtime.collectives.group_health import GroupHealth  # noqa: E402 (after the line above)
-from polyrhythm.runtime.launch.forked import fork_workers  # noqa: E402
-from polyrhythm.runtime.script.bootstrap import end_threads, main  # noqa: E402
+from polyrhythm.runtime.collectives.group_health import GroupHealth
+from polyrhythm.runtime.launch.forked import fork_workers
+from polyrhythm.runtime.script.bootstrap import end_threads, main
 
 
 def write_lines() -> None:
