@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from polyrhythm.errors import ReplicasDifferError
 from polyrhythm.runtime.collectives.membership import Generation
-from polyrhythm.runtime.collectives.replica_check import TOLERANCE, check_equal, looked_at
+from polyrhythm.runtime.collectives.replica_check import TOLERANCE, check_equal, looked_at, weighted_sum
 from polyrhythm.testing.processes import run_workers
 
 SIZE = 2
@@ -74,6 +74,12 @@ def test_a_number_that_is_finite_on_some_only_is_apart(store: TCPStore, odd: tup
 
 def test_what_is_finite_nowhere_is_not_apart(store: TCPStore) -> None:
     assert run_workers(said, SIZE, store.port, 1.0, False, (math.nan, math.nan)) == ["", ""]
+
+
+def test_a_difference_that_adds_up_to_nothing_is_seen() -> None:
+    """So is that of the last layer before a softmax, whose gradients do."""
+    apart = torch.tensor([[1.0, 2.0, -1.0], [-1.0, -2.0, 1.0]])
+    assert weighted_sum(looked_at(apart)).abs() > 0.1
 
 
 def test_both_parts_of_complex_numbers_are_looked_at() -> None:

@@ -1,6 +1,7 @@
 """Whether replicas that should be equal are: a few numbers of each, compared now and then."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -67,7 +68,8 @@ def refuse_apart(generation: Generation, found: Spread) -> None:
 
 
 def spread(generation: Generation, parameters: Sequence[Tensor], optimizer: Optimizer) -> Spread:
-    """What is compared is linear in the parameters, so that a difference shows at its size: the sum of a part of each.
+    """What is compared is linear in the parameters, so that a difference shows at its size: a part of each times random
+    numbers. A mere sum is blind where gradients add up to nothing, as those of a softmax's input do.
 
     Of numbers that are not finite, only how many there are is compared: one of them would make any sum equal to none.
 
@@ -76,7 +78,7 @@ def spread(generation: Generation, parameters: Sequence[Tensor], optimizer: Opti
     """
     parts = [looked_at(parameter) for parameter in parameters]
     finite = [torch.where(part.isfinite(), part, 0.0) for part in parts]
-    sums, squares = (torch.stack([f(part) for part in finite]).cpu() for f in (Tensor.sum, squared))
+    sums, squares = (torch.stack([f(part) for part in finite]).cpu() for f in (weighted_sum, squared))
     lost = torch.stack([(~part.isfinite()).sum() for part in parts]).double().cpu()
     rates = torch.tensor([float(group.get("lr", 0.0)) for group in optimizer.param_groups], dtype=torch.float64)
     compared = torch.cat([sums, lost])
@@ -94,6 +96,17 @@ def looked_at(parameter: Tensor) -> Tensor:
     flat = part.reshape(-1) if part.is_contiguous() or part.dim() == 0 else part[0].reshape(-1)
     seen = flat[:LOOKED_AT]
     return (torch.view_as_real(seen).reshape(-1) if seen.is_complex() else seen).double()
+
+
+def weighted_sum(part: Tensor) -> Tensor:
+    return part @ weights(part.device)[: len(part)]
+
+
+@functools.cache
+def weights(device: torch.device) -> Tensor:
+    """The same on all members, with a mean square of 1; a complex number has two."""
+    numbers = torch.rand(2 * LOOKED_AT, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return ((2.0 * numbers - 1.0) * math.sqrt(3.0)).to(device)
 
 
 def squared(part: Tensor) -> Tensor:

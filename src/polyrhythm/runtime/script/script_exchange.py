@@ -67,8 +67,7 @@ class ScriptExchange(DDPExchange):
         if self.ahead:  # a GradScaler has found the same infinities on all ranks: nobody makes the step
             self.ahead = False
             return False
-        by_hand = self.by_hand or self._passed_by  # before a GradScaler looks, other than in a session
-        return super().attend() and (not by_hand or follow(self._replica.parameters))
+        return super().attend() and (not self.by_hand or follow(self._replica.parameters))
 
     def _refuse(self, why: str) -> UsageError:
         return refuse(why)
@@ -160,6 +159,19 @@ class LaneExchange(ScriptExchange):
                 lane.reduce_rest()
         self.ahead = False
 
+    @property
+    def has_mean(self) -> bool:
+        return super().has_mean or any(lane.late and not lane.evaluates for lane in self.lanes)
+
+    def attend(self) -> bool:
+        """Where passes are in evaluation mode as in the step before, the others exchange after them."""
+        late = [lane for lane in self.lanes if lane.late]
+        if self.ahead or not (self.reduces and late):
+            return super().attend()
+        for lane in late:
+            lane.reduce_rest()
+        return self._has_gradients and follow(self._replica.parameters)
+
     def reduce_now(self, wanted: bool) -> None:
         for lane in self.lanes:
             lane.last = wanted
@@ -187,7 +199,7 @@ class StepExchange(ScriptExchange):
         self, replica: ScriptReplica, worker: int, timeout: timedelta, compression: Compression, knows_ranks: bool
     ) -> None:
         super().__init__(replica, worker, timeout, compression)
-        self._knows_ranks, self.exchanges_late = knows_ranks, True
+        self._knows_ranks = knows_ranks
 
     @property
     def _keeps_buffers(self) -> bool:
@@ -199,8 +211,11 @@ class StepExchange(ScriptExchange):
     _early: frozenset[Optimizer] = frozenset()
     """Of several optimizers those whose gradients were exchanged for a GradScaler."""
 
+    @property
+    def has_mean(self) -> bool:
+        return self.ahead or bool(self._early)
+
     def before_scaler(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.exchanges_late = False
         if not (self.joint and self.reduces):
             super().before_scaler(parameters)
             return
@@ -210,8 +225,7 @@ class StepExchange(ScriptExchange):
         self._early |= {part}
 
     def before_step(self, parameters: Sequence[nn.Parameter]) -> None:
-        ahead, self.ahead = self.ahead, False
-        if ahead or not self.reduces or self.failure is not None:
+        if self.ahead or not self.reduces or self.failure is not None:
             return
         with contextlib.suppress(GroupError):  # which `failure` tells the worker
             if self.joint:

@@ -15,11 +15,10 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from polyrhythm.errors import GroupError
-from polyrhythm.runtime.collectives.attending.attendance import BACKWARD, Attended, agree_on, trained
+from polyrhythm.runtime.collectives.attending.attendance import BACKWARD, Attended, agree_on, reduce_next, trained
 from polyrhythm.runtime.collectives.ops import mean_gradients
 from polyrhythm.runtime.collectives.switchable_group import SwitchGroup
 from polyrhythm.runtime.script.notices import refuse, script_line
-from polyrhythm.runtime.worker.ddp_exchange import reduce_next
 
 UNABLE = ("delay_all_reduce_named_params", "param_to_hook_all_reduce", "mixed_precision", "device_mesh")
 """Arguments of DistributedDataParallel that replace its exchange by something else."""
@@ -75,6 +74,8 @@ class Lane:
         """Whether the last forward pass that a gradient may come of was in evaluation mode; its backward pass exchanges
         nothing by itself.
         """
+        self.late = False
+        """Whether the gradients of such a pass were the last that were exchanged."""
         self.joined = ""
         """Where the script has begun the `join()` that it is inside."""
         self.shared = True
@@ -127,7 +128,7 @@ class Lane:
         group = self.inner.process_group if self.inner is not None else None
         if isinstance(group, SwitchGroup) and group.generation is not None:
             mean_gradients(group.generation, trained(self.module))
-        self.evaluates = False  # a GradScaler has looked; the step has them
+        self.evaluates, self.late = False, True  # a GradScaler has looked; the step has them
 
     def attribute(self, name: str) -> Any:
         """What torch's own wrapper has under this name.
@@ -160,7 +161,7 @@ class Lane:
     def _pass(self, trains: bool, wrapper: "ScriptDDP", inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if trains and self.inner is not None and self.reducing:
             self.follow(wrapper)
-            self.shared = False
+            self.shared = self.late = False
             # Its __call__ would only look for hooks, which are the wrapper's.
             return self.inner.forward(*inputs, **kwargs)
         if not self.shared:

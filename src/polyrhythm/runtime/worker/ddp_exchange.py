@@ -11,11 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.distributed_c10d import Store
-from torch.nn.parallel import DistributedDataParallel
 
 from polyrhythm.core import Outer
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.collectives.attending.attendance import BACKWARD, Attended, attend, is_nothing
+from polyrhythm.runtime.collectives.attending.attendance import BACKWARD, Attended, attend, is_nothing, reduce_next
 from polyrhythm.runtime.collectives.attending.scaling import follow
 from polyrhythm.runtime.collectives.compressed import mean_compressed_gradients
 from polyrhythm.runtime.collectives.mean_state import mean_state
@@ -88,8 +87,7 @@ class DDPExchange:
         self._ddp: Attended | None = None
         self._averager: Averager | None = None
         self.group: SwitchGroup | None = None
-        self.reduces = self.by_hand = self._passed_by = self.ahead = self.exchanges_late = False
-        """Gradients were exchanged already, for a GradScaler to look at; they are exchanged after the script clips."""
+        self.reduces = self.by_hand = self._passed_by = self.ahead = False
         self._gradients, self._deltas = (Compressor.of(compression, end + 1, worker) for end in range(2))
         self._cut: tuple[str, str, int] = ("", "", 0)
         self._completed = 0
@@ -195,6 +193,11 @@ class DDPExchange:
         return True
 
     @property
+    def has_mean(self) -> bool:
+        """Whether the gradients of the step under way are everyone's mean already."""
+        return self.ahead or (self.reduces and any(BACKWARD in model.passes.played for model in self._attended))
+
+    @property
     def generation(self) -> Generation:
         generation = self.group.generation if self.group is not None else None
         assert generation is not None, "members meet before they exchange anything"
@@ -253,8 +256,7 @@ class DDPExchange:
     def awaits_reduction(self) -> bool:
         """Whether gradients are yet to be exchanged in this step: those to compress, or of which DDP saw no pass."""
         if self.reduces:
-            seen = any(BACKWARD in model.passes.played for model in self._attended)
-            self._passed_by = not seen and self._has_gradients
+            self._passed_by = not self.has_mean and self._has_gradients
         return self.by_hand or self._passed_by
 
     def reduce_by_hand(self) -> None:
@@ -391,9 +393,3 @@ class DDPExchange:
             assert self._ddp is not None
             return self._ddp(*args, **kwargs)
         return self._core(*args, **kwargs)
-
-
-def reduce_next(ddp: DistributedDataParallel | None, wanted: bool) -> None:
-    # Whether its next backward pass ends in the exchange; only told when that changes, as `Module` sets slowly.
-    if ddp is not None and ddp.require_backward_grad_sync is not wanted:
-        ddp.require_backward_grad_sync = wanted

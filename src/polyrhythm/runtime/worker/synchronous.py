@@ -8,6 +8,7 @@ the mean gradient can take the place of a rank's own.
 
 import contextlib
 import logging
+import weakref
 from collections import deque
 from typing import Any, ClassVar
 
@@ -55,6 +56,8 @@ class SynchronousMode:
         self._own = MeasuredStep()
         self._records = b""
         self._members = phase.members
+        self._has_say = not phase.contributors or context.rank in phase.contributors
+        CLIPS.exchange = weakref.ref(context.exchange)
         self._schedule = LocalSchedule(policy, cluster, phase.members, context.rank, phase.policy_state)
         self._tokens: deque[Token] = deque()
         self._steps = 0
@@ -145,6 +148,7 @@ class SynchronousMode:
 
     def after_step(self, samples: int) -> None:
         """Combine the replicas if the policy wants it, there is a stop, or the epoch ends."""
+        CLIPS.own_steps += 1
         self._complete(samples, skipped=False)
 
     def skip_step(self, samples: int) -> None:
@@ -222,7 +226,7 @@ class SynchronousMode:
             exchange.averager.start()
         if gradients and not (exchange.reduces or exchange.by_hand):
             with contextlib.suppress(GroupError):  # which `failure` tells
-                agree_on_scales(exchange.generation)
+                agree_on_scales(exchange.generation, self._has_say)
         exchange.reduce_gradients(gradients)
 
     def _reduced(self) -> bool:
@@ -250,9 +254,8 @@ class SynchronousMode:
         return others_step
 
     def _step_with_others(self) -> None:
-        exchange, steering = self._context.exchange, self._context.steering
-        if exchange.reduces and not exchange.exchanges_late:
-            CLIPS.repeat()
+        steering = self._context.steering
+        CLIPS.repeat()
         if steering.due:
             steering.begin()
         self._context.replica.step()

@@ -71,23 +71,35 @@ def test_a_scaler_that_is_never_used_is_not_that_of_the_others() -> None:
     assert ear.of_others() is None, unused
 
 
+def test_a_scaler_for_each_epoch_may_not_be_used_yet() -> None:
+    ear = ScalerEar()
+    ear.tried = True
+    ear.hear(make_scaler())
+    unused = make_scaler()
+    assert ear.of_others() is not None, unused
+
+
 def agree(rank: int, port: int) -> list[ScalerState]:
-    """Ranks 0 and 1 have used two scalers, in which they differ; rank 2, a newcomer, none yet."""
-    generation = Generation(TCPStore("127.0.0.1", port, is_master=False), "all", range(SIZE), rank)
+    """Ranks 0 and 1 have used two scalers, in which they differ; rank 2, a newcomer, one for a step that is none."""
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    generation = Generation(store, "all", range(SIZE), rank)
     agree_on_scales(generation)  # nobody has any
     EAR.listen()
     scalers = [make_scaler(), make_scaler(100.0)]
-    for scaler in scalers if rank < 2 else []:
-        use(scaler)
+    for scaler in scalers if rank < 2 else scalers[:1]:
+        use(scaler, finite=rank < 2)
+        use(scaler, finite=rank < 2)
     if rank == 1:
         use(scalers[0], finite=False)
         use(scalers[1])
-    agree_on_scales(generation)
+    agree_on_scales(generation, has_say=rank < 2)
     for scaler in scalers:
         scaler.scale(torch.zeros(1))
+    store.set(f"through/{rank}", "")  # who is through first must not leave the others
+    store.wait([f"through/{other}" for other in range(SIZE)])
     return [state_of(scaler) for scaler in scalers]
 
 
 def test_all_have_the_least_of_those_who_have_used_theirs(store: TCPStore) -> None:
     least = pytest.approx(64.0 * 0.3)
-    assert run_workers(agree, SIZE, store.port) == [[(least, 0), (100.0, 1)]] * SIZE
+    assert run_workers(agree, SIZE, store.port) == [[(least, 0), (100.0, 0)]] * SIZE

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """A script with DistributedDataParallel and a GradScaler, in which one rank makes no step with a mini-batch.
 
-skipped_wrapped.py STEP before|after used|unused train|eval    # its forward pass, the scaler, the model's mode
+skipped_wrapped.py STEP before|after used|unused train|eval CLIPPED    # its forward pass, the scaler, the mode, steps
 """
 
 import json
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-SKIPPED, WHEN, SCALER, MODE = int(sys.argv[1]), *sys.argv[2:]
+SKIPPED, WHEN, SCALER, MODE, CLIPPED = int(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5])
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(96, 4), torch.arange(96) % 2)
@@ -37,12 +37,14 @@ for _ in range(2):
         if SCALER == "used":
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
-            clip_grad_norm_(model.parameters(), 0.1)
+            if step <= CLIPPED:
+                clip_grad_norm_(model.parameters(), 0.1)
             scaler.step(optimizer)
             scaler.update()
         else:
             loss.backward()
-            clip_grad_norm_(model.parameters(), 0.1)
+            if step <= CLIPPED:
+                clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
 with open(f"made.{dist.get_rank()}", "w", opener=os.open) as out:
     json.dump({"made": [p.flatten().tolist() for p in model.parameters()], "scale": scaler.get_scale()}, out)

@@ -152,6 +152,12 @@ class Attended(DistributedDataParallel):
         return [nothing_of_rows(p) if p in sparse else p.sum() * -0.0 for p in used]
 
 
+def reduce_next(ddp: DistributedDataParallel | None, wanted: bool) -> None:
+    # Whether its next backward pass ends in the exchange; only told when that changes, as `Module` sets slowly.
+    if ddp is not None and ddp.require_backward_grad_sync is not wanted:
+        ddp.require_backward_grad_sync = wanted
+
+
 def trained(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 

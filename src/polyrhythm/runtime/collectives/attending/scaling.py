@@ -2,6 +2,7 @@
 
 Gradients that are exchanged in a backward pass have its scale, so it must be the same for all members. Under other
 policies the scaler of each worker goes its own way, and that of a newcomer begins as the script has made it.
+A class that replaces `GradScaler.scale`, such as FSDP's `ShardedGradScaler`, is not heard.
 """
 
 import functools
@@ -35,12 +36,12 @@ class ScalerEar:
     """
 
     def __init__(self) -> None:
-        self._listens = self.tried = False
+        self._listens = self.tried = self._heard = False
         self._count = count()
         self._numbers = WeakKeyDictionary[GradScaler, int]()
         """In the order of their first use, which is the same on all ranks."""
         self._latest: Callable[[], GradScaler | None] = lambda: None
-        self._of = WeakKeyDictionary[Optimizer, GradScaler]()
+        self._of = WeakKeyDictionary[Optimizer, Callable[[], GradScaler | None]]()
         self._due = WeakKeyDictionary[GradScaler, ScalerState]()
         self._due_unused = deque[ScalerState]()
 
@@ -59,7 +60,7 @@ class ScalerEar:
 
         @functools.wraps(looks)
         def unscale_grads(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            self._of[optimizer] = scaler
+            self._of[optimizer] = weakref.ref(scaler)
             return looks(scaler, optimizer, *args, **kwargs)
 
         GradScaler.scale = scale  # type: ignore[method-assign, assignment]
@@ -74,7 +75,7 @@ class ScalerEar:
             due = self._due.pop(scaler, None)
         if due is not None:
             put(scaler, *due)
-        self._latest = weakref.ref(scaler)
+        self._latest, self._heard = weakref.ref(scaler), True
 
     @property
     def _used(self) -> list[GradScaler]:
@@ -93,8 +94,8 @@ class ScalerEar:
 
     def of_others(self, optimizer: Optimizer | None = None) -> GradScaler | None:
         """The one with which the others make the step that this rank leaves out, that of `optimizer` if given."""
-        own = self._of.get(optimizer) if optimizer is not None else None
-        scaler = own or self._latest() or (None if self.tried else unused_scaler())
+        own = self._of.get(optimizer, self._latest) if optimizer is not None else self._latest
+        scaler = own() or (None if self.tried and not self._heard else unused_scaler())
         if scaler is not None:
             self.hear(scaler)
         return scaler
@@ -118,13 +119,17 @@ def put(scaler: GradScaler, scale: float, steps: int) -> None:
     scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": steps})
 
 
-def agree_on_scales(generation: Generation) -> None:
+def agree_on_scales(generation: Generation, has_say: bool = True) -> None:
     """Give all members the least of what their scalers have; a member that has used fewer of them has no say.
+
+    Args:
+        generation: who takes part.
+        has_say: whether this member's scalers have made the job's steps.
 
     Raises:
         GroupError: when a member is lost.
     """
-    own = EAR.states
+    own = EAR.states if has_say else []
     most = torch.tensor([len(own)])
     all_reduce(generation, most, ReduceOp.MAX)
     if not most:

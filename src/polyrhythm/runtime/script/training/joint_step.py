@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from polyrhythm.runtime.collectives.attending.clipping import CLIPS
 from polyrhythm.runtime.script.notices import refuse
 from polyrhythm.runtime.worker.optimizers import parts_of
 from polyrhythm.runtime.worker.replica import ScriptReplica
@@ -118,6 +119,7 @@ class JointStep:
         for part in parts:
             self._stepped.append(part)
             self._keep(part, trained_by(part))
+            CLIPS.repeat()
             self._steer(True)
             self._replica.step([part])
             self._steer(False)
