@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.script.runs import SCRIPTS, adapted, plain, switched, try_adapted
+from tests.runtime.script.runs import adapted, plain, switched, try_adapted
 from tests.runtime.script.test_kinds import weights
+from tests.runtime.script.test_refusals import line_of
 
 SAID = "inside the step loop gives each worker its own value under asp"
 
@@ -78,9 +79,8 @@ def test_the_one_line_of_what_cannot_be_names_its_place_and_a_remedy(tmp_path: P
     run = try_adapted(tmp_path, "factor.py", what, policy=policy, stand_in=False)
     assert 2 in run.codes
     call, remedy = REFUSED[what]
-    lines = (SCRIPTS / "factor.py").read_text(encoding="utf-8").splitlines()
-    (number,) = (number for number, line in enumerate(lines, 1) if line.endswith(call))
-    (said,) = {line for rank in run.ranks for line in run.stderr(rank).splitlines() if f"factor.py:{number}: " in line}
+    place = f"factor.py:{line_of(call, 'factor.py')}: "
+    (said,) = {line for rank in run.ranks for line in run.stderr(rank).splitlines() if place in line}
     assert f"inside the step loop has no common value under {policy}" in said
     assert "use policies in synchronous mode (bsp, local)" in said
     assert remedy in said

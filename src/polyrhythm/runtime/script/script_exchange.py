@@ -61,11 +61,9 @@ class ScriptExchange(DDPExchange):
     def reduce_by_hand(self) -> None:
         if not self.ahead:
             super().reduce_by_hand()
-        self.ahead = False
 
     def attend(self) -> bool:
         if self.ahead:  # a GradScaler has found the same infinities on all ranks: nobody makes the step
-            self.ahead = False
             return False
         return super().attend() and (not self.by_hand or follow(self._replica.parameters))
 
@@ -157,7 +155,6 @@ class LaneExchange(ScriptExchange):
         for lane in self.lanes:
             if lane.is_unreduced:
                 lane.reduce_rest()
-        self.ahead = False
 
     @property
     def has_mean(self) -> bool:
@@ -213,7 +210,7 @@ class StepExchange(ScriptExchange):
 
     @property
     def has_mean(self) -> bool:
-        return self.ahead or bool(self._early)
+        return super().has_mean or bool(self._early)
 
     def before_scaler(self, parameters: Sequence[nn.Parameter]) -> None:
         if not (self.joint and self.reduces):

@@ -11,7 +11,6 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -36,8 +35,8 @@ class ScalerEar:
     """
 
     def __init__(self) -> None:
-        self._listens = self.tried = self._heard = False
-        self._count = count()
+        self._listens = self.tried = False
+        self._heard = 0
         self._numbers = WeakKeyDictionary[GradScaler, int]()
         """In the order of their first use, which is the same on all ranks."""
         self._latest: Callable[[], GradScaler | None] = lambda: None
@@ -69,13 +68,14 @@ class ScalerEar:
     def hear(self, scaler: GradScaler) -> None:
         """It multiplies a loss, or takes the place of one that would."""
         if scaler not in self._numbers:
-            self._numbers[scaler] = next(self._count)
+            self._numbers[scaler] = self._heard
+            self._heard += 1
             due = self._due_unused.popleft() if self._due_unused else None
         else:
             due = self._due.pop(scaler, None)
         if due is not None:
             put(scaler, *due)
-        self._latest, self._heard = weakref.ref(scaler), True
+        self._latest = weakref.ref(scaler)
 
     @property
     def _used(self) -> list[GradScaler]:

@@ -213,7 +213,8 @@ class SynchronousPhase(PhaseKind):
                     self._job.take_back_unbegun((worker,))
                     self._job.ledger.settle(worker)  # what the replicas had apart all have now
                 self._driver.leave(worker, self._job.clock(), reason)
-        self._job.take_back_unbegun((*self._job.ledger.accounts,) * (not failed))
+        if not failed:
+            self._job.take_back_unbegun(tuple(self._job.ledger.accounts))
         self._driver.settle()
         self._job.close_accounts()
 

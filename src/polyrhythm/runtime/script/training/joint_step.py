@@ -116,10 +116,11 @@ class JointStep:
 
     def _step_along(self, parts: Sequence[Optimizer]) -> None:
         """Others have stepped with these, too."""
+        if parts:
+            CLIPS.repeat()
         for part in parts:
             self._stepped.append(part)
             self._keep(part, trained_by(part))
-            CLIPS.repeat()
             self._steer(True)
             self._replica.step([part])
             self._steer(False)
