@@ -23,6 +23,7 @@ DIFFERENT: dict[str, dict[str, Any]] = {
     "has seed=None, that of rank 1 has seed=0": {"terms": {"shuffle": True}},
     "subset=0a, that of rank 1 has subset=None; a random split differs": {"terms": {**TERMS, "subset": "0a"}},
     "61 samples, that of rank 1 has 60": {"samples": 61},
+    "for itself, and rank 1 as the job deals it out; all workers must run the same script, and read": {"own": True},
     "otherwise than that of rank 1; give all the same partition": {"shards": (30, 30)},
     "sample 19 of its data set is 3 in the mean, on rank 1 0.5": {"content": (1.0, 3.0, 2.0, 0.25)},
     "has other tensors than on rank 1": {"content": CONTENT * 2},
@@ -34,6 +35,11 @@ def test_one_line_names_the_argument_and_both_values(said: str) -> None:
     line = disagreement(ready(**DIFFERENT[said]), ready(), rank=1)
     assert said in line
     assert "\n" not in line
+
+
+def test_who_is_dealt_its_data_is_told_that_another_is_not() -> None:
+    line = disagreement(ready(), ready(own=True), rank=1)
+    assert line.startswith("it reads its data as the job deals it out, and rank 1 for itself; all workers must")
 
 
 def test_who_agrees_may_have_another_batch_size_and_other_loader_processes() -> None:

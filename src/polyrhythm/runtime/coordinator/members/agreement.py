@@ -12,6 +12,8 @@ REMEDIES = {
 }
 """Where it is not plain what to do, by the name of the term."""
 
+SAME_READING = "all workers must run the same script, and read equally many mini-batches before its first step"
+
 
 def disagreement(own: Ready, other: Ready, rank: int) -> str:
     """What a rank says otherwise than another, of number `rank`, for the same epoch; empty if they agree.
@@ -20,7 +22,8 @@ def disagreement(own: Ready, other: Ready, rank: int) -> str:
     'its loader has seed=1, that of rank 3 has seed=0; give the same seed on every rank'
     """
     if own.own != other.own:
-        return f"it reads other data than rank {rank}; all workers must run the same script"
+        here, there = ("for itself", "as the job deals it out")[:: 1 if own.own else -1]
+        return f"it reads its data {here}, and rank {rank} {there}; {SAME_READING}"
     if own.dataset_samples != other.dataset_samples and not own.own:
         return (
             f"its data set has {own.dataset_samples} samples, that of rank {rank} has {other.dataset_samples}; "
