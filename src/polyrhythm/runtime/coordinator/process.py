@@ -13,8 +13,8 @@ from functools import partial
 import msgspec
 import torch
 
-from polyrhythm.errors import BROKEN
-from polyrhythm.runtime.coordinator.recovery.keeper import AGAIN, CoordinatorKeeper
+from polyrhythm.errors import BROKEN, UsageError
+from polyrhythm.runtime.coordinator.recovery.keeper import AGAIN, CoordinatorKeeper, tell_failed
 from polyrhythm.runtime.coordinator.recovery.standby import Standby
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.server.shard import warm_up
@@ -29,6 +29,20 @@ class CoordinatorOrder(msgspec.Struct, frozen=True):
 
     config: JobConfig
     first: Address | None = None
+
+
+def read_order(text: bytes) -> CoordinatorOrder:
+    """An order as a launcher writes it.
+
+    Raises:
+        UsageError: if what it names is not there any more, as the file of a policy.
+    """
+    try:
+        return msgspec.json.decode(text, type=CoordinatorOrder)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, UsageError):
+            raise error.__cause__ from None
+        raise
 
 
 def stand_by(config: JobConfig, first: Address, listeners: Sequence[socket.socket], memory: RecoveryMemory) -> int:
@@ -107,7 +121,11 @@ def main() -> int:
     """Descriptors of the memory and of the listeners are arguments; the order comes on standard input."""
     gc.freeze()  # what was imported is no garbage: without this, Python looks through all of it now and at the end
     with open(0, "rb", closefd=False) as order:
-        asked = msgspec.json.decode(order.read(), type=CoordinatorOrder)
+        try:
+            asked = read_order(order.read())
+        except UsageError as error:
+            prepare()
+            return tell_failed(error)
     places = [int(descriptor) for descriptor in sys.argv[1].split(",") if descriptor]
     given = RecoveryMemory(places) if places else None
     sockets = [socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[2:]]

@@ -1,13 +1,19 @@
 """Who starts coordinators says what is true: whether another one follows."""
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from polyrhythm.errors import BROKEN, UsageError
+from polyrhythm.runtime.coordinator.process import CoordinatorOrder, read_order
 from polyrhythm.runtime.coordinator.recovery.keeper import SERVER_LOST, CoordinatorKeeper
+from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 
 
@@ -31,6 +37,11 @@ def lose_server(memory: RecoveryMemory) -> int:
     return 0 if memory.deaths else SERVER_LOST
 
 
+def miss_policy(memory: RecoveryMemory) -> int:
+    """Body of one whose record names a file that is gone."""
+    raise UsageError("policy file 'mine.py' does not exist")
+
+
 def test_one_that_can_be_followed_is_until_too_many_have_died(caplog: pytest.LogCaptureFixture) -> None:
     memory = RecoveryMemory.create()
     memory.begin()
@@ -48,3 +59,24 @@ def test_one_that_has_lost_a_server_is_followed_by_another_one(caplog: pytest.Lo
     assert CoordinatorKeeper(lose_server, 2, memory).run() == 0
     (said,) = caplog.records
     assert said.message == "the coordinator has lost a parameter server; it is started again (1 of 2)"
+
+
+def test_one_that_nobody_could_follow_is_not_and_one_line_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    memory, handler = RecoveryMemory.create(), logging.StreamHandler()
+    memory.begin()
+    logging.getLogger("polyrhythm").addHandler(handler)
+    try:
+        assert CoordinatorKeeper(miss_policy, 2, memory).run() == BROKEN
+    finally:
+        logging.getLogger("polyrhythm").removeHandler(handler)
+    said = "the coordinator cannot start, and the job ends: policy file 'mine.py' does not exist\n"
+    assert (capfd.readouterr().err, memory.deaths) == (said, 0)
+
+
+def test_an_order_that_names_a_file_that_is_gone_says_so(tmp_path: Path) -> None:
+    order = msgspec.json.encode(CoordinatorOrder(JobConfig(workers=1, policy="asp")))
+    assert read_order(order).config.policy == "asp"
+    with pytest.raises(UsageError, match=r"policy file '.*mine.py' does not exist"):
+        read_order(order.replace(b'"asp"', f'"{tmp_path}/mine.py:Mine"'.encode()))
+    with pytest.raises(msgspec.ValidationError):
+        read_order(b"[]")
