@@ -338,7 +338,7 @@ class PolicyChoice:
         before, failed = self.before, self.stages.policy
         if before is None or before == failed:
             raise error
-        self.before, self._failed_in = None, self.phase
+        self._failed_in = self.phase
         ends = f"{failed.spec} is out of force" if entered is None else f"{entered.spec} does not begin"
         self._notice(f"{error}; {ends}, and {before.spec} goes on")
         self.take(before)
@@ -350,8 +350,9 @@ class PolicyChoice:
             *earlier, proposal = taken
             for each in earlier:
                 self._refuse(each, f"{proposal.policy.spec} was asked for before all had answered")
-            if proposal.policy != self.stages.policy:
-                self.before = self.began
+            if (current := self.stages.policy) != proposal.policy:
+                if self.before != current:  # else one that has failed has begun last, and this one goes on
+                    self.before = self.began
                 self.take(proposal.policy)
                 self._changed(proposal.policy, False)
                 self._job.chosen()
