@@ -334,12 +334,22 @@ def announce(plan: LaunchOrder) -> None:
     groups = f" of {config.group_size} processes" if config.group_size > 1 else ""
     workers = f"{config.workers} worker{'s' if config.workers > 1 else ''}"
     started = f"job {config.job}, policy {policy}, {workers}{groups}{place}"
-    other = "asp" if config.group_size == 1 else "local:8"
+    other = another_policy(config.policy, config.group_size)
     say(f"{started}; to switch: polyrhythm ctl {config.job}{at} switch {other}")
     if covered():
         say(UNCOVERED)
     if not node.rank:
         say(*plan.overruled)
+
+
+def another_policy(policy: str, group_size: int) -> str:
+    """One that such a job could switch to.
+
+    >>> another_policy("bsp", 1), another_policy("asp", 1), another_policy("local:8", 2)
+    ('asp', 'bsp', 'bsp')
+    """
+    other = "asp" if group_size == 1 else "local:8"
+    return "bsp" if policy == other else other
 
 
 def start_worker(
