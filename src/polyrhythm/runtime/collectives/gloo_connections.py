@@ -183,7 +183,17 @@ def has_ended(store: Store) -> bool:
 
 
 def _descriptors() -> set[int]:
-    return {int(entry.name) for entry in DESCRIPTORS.iterdir()} if DESCRIPTORS.is_dir() else set()
+    """Those that are open: while the folder is read it has one itself, whose number the next one gets."""
+    numbers = [int(entry.name) for entry in DESCRIPTORS.iterdir()] if DESCRIPTORS.is_dir() else []
+    return {number for number in numbers if _is_open(number)}
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _duplicate(descriptor: int, above: int) -> socket.socket | None:
