@@ -6,8 +6,10 @@ BIN := .venv/bin
 NETWORK := tests/network
 # One thread a process: the suite and the sweeps use the cores with processes, and results do not depend on the machine.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# More than cores: real jobs wait, too.
+PARALLEL := --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-browser test-network test-gpu test-integrations chaos bench lint docs constraints clean
+.PHONY: demo test test-torch test-browser test-network test-gpu test-integrations chaos bench lint docs constraints clean
 
 demo: .venv/ready  ## a job with its live page, then policies on real workers with one straggler, and on a simulated cluster
 	mkdir -p out
@@ -20,7 +22,14 @@ demo: .venv/ready  ## a job with its live page, then policies on real workers wi
 	@echo "reports: $(CURDIR)/out/demo-live.html, $(CURDIR)/out/demo-real.html, $(CURDIR)/out/demo.html"
 
 test: .venv/ready  ## everything that needs neither a browser, nor root, nor a GPU
-	$(PYTEST) --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --maxprocesses 8 --dist worksteal  # real jobs wait, too
+	$(PYTEST) $(PARALLEL)
+
+test-torch:  ## the same with another release of torch: make test-torch TORCH=2.8.0
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install 'pip>=25.1'
+	grep -v '^torch==' constraints.txt > .venv-torch/constraints.txt
+	.venv-torch/bin/python -m pip install --constraint .venv-torch/constraints.txt 'torch==$(TORCH)' --group dev --editable '.[data,doctor,pictures,rl,testing,ui]' --editable experiments
+	$(subst $(BIN),.venv-torch/bin,$(PYTEST)) $(PARALLEL)
 
 test-browser: .venv/ready  ## needs chromium and chromedriver
 	$(PYTEST) tests/browser
@@ -74,4 +83,4 @@ constraints:  ## the newest versions that pyproject.toml allows, to be tested be
 	rm -rf .venv-constraints
 
 clean:
-	rm -rf .venv .venv-constraints site out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-constraints .venv-torch site out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -82,14 +82,6 @@ def test_parameters_are_not_kept(ear: ClipEar) -> None:
     ear.repeat()
 
 
-def test_an_older_torch_hears_too(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.delattr(torch._dynamo, "dont_skip_tracing")
-    ear, these = request.getfixturevalue("ear"), parameters(3.0)
-    nn.utils.clip_grad_norm_(these, 1.0)
-    ear.own_steps += 1
-    assert clipped_again(ear, these) == [-1.0]
-
-
 def test_a_graph_goes_on_through_it(ear: ClipEar) -> None:
     these = parameters(3.0)
 

@@ -37,12 +37,12 @@ class ClipEar:
         """Once a process, also where a module has imported the functions by name before."""
         if self._listens:
             return
+        from torch._dynamo import dont_skip_tracing  # which an optimizer has imported
+
         self._listens = True
-        # Else a graph ends here, as at any call of ours; torch 2.6 has no such word. An optimizer has imported dynamo.
-        traced = getattr(torch._dynamo, "dont_skip_tracing", lambda function: function)
         for name in NAMES:
             original = getattr(clip_grad, name)
-            heard = traced(self._heard(name, original))
+            heard = dont_skip_tracing(self._heard(name, original))  # else a compiler refuses to go on through it
             for module in list(sys.modules.values()):
                 if getattr(module, "__dict__", {}).get(name) is original:
                     setattr(module, name, heard)
