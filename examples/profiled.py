@@ -1,7 +1,7 @@
 """Run a script for torchrun under torch.profiler, and keep one file a rank; the script itself is not changed.
 
-torchrun --standalone --nproc-per-node 4 examples/profiled.py traces examples/train_ddp.py --epochs 3 --repeat 4
-polyrhythm doctor traces
+torchrun --standalone --nproc-per-node 4 examples/profiled.py profiles examples/train_ddp.py --epochs 3 --repeat 4
+polyrhythm doctor profiles
 """
 
 import runpy

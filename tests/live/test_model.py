@@ -38,6 +38,11 @@ def test_a_job_that_goes_back_has_no_negative_speed() -> None:
     assert view_of(status(2.0, 100), status(1.0, 400)).samples_per_s == 0.0
 
 
+def test_samples_that_were_lost_or_made_again_are_shown() -> None:
+    view = view_of(status(rolled_back=40, repeated=60))
+    assert (view.rolled_back, view.repeated) == (40, 60)
+
+
 def test_the_parts_of_a_step_are_those_of_the_latest_steps() -> None:
     before = status(1.0, arrivals={0: arrival(10, 0.1, 0.01, 0.0)}, workers=(worker(0),))
     now = status(2.0, arrivals={0: arrival(20, 0.2, 0.01, 0.05)}, workers=(worker(0),))

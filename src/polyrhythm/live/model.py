@@ -81,6 +81,7 @@ class JobView(msgspec.Struct, frozen=True):
     samples: int
     skipped: int
     rolled_back: int
+    repeated: int
     samples_per_s: float
     loss: float | None
     figures: dict[str, float]
@@ -130,6 +131,7 @@ def view_of(now: Status, before: Status | None = None, events: tuple[JobEvent, .
         samples=now.samples,
         skipped=now.skipped,
         rolled_back=now.rolled_back,
+        repeated=now.repeated,
         samples_per_s=rate,
         loss=loss,
         figures={name: value for name, value in now.figures.items() if name != "loss"},

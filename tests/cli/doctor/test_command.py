@@ -96,6 +96,7 @@ def test_a_command_without_ranks_leaves_nothing_to_read(call: Call) -> None:
     [
         ({}, "has no trace; give a folder with traces of polyrhythm run"),
         ({"a.jsonl": "", "b.ring": ""}, r"has traces of 2 kinds (*.ring, *.jsonl); give one kind"),
+        ({"a.jsonl": "", "rank0.json": '{"schemaVersion": 1}'}, "has traces of 2 kinds (*.jsonl, *.json)"),
         ({"a.jsonl": ""}, "not JSON"),
         ({"a.jsonl": "{}\n"}, "format must be 1 but got None; is this a trace?"),
         ({"rank0.json": "{"}, "is no whole file of torch.profiler"),

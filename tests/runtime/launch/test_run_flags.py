@@ -8,7 +8,7 @@ import sys
 import pytest
 from torch.distributed.run import get_args_parser
 
-from polyrhythm.runtime.launch.run_flags import imports, parser_from_source
+from polyrhythm.runtime.launch.run_flags import imports, make_parser, parser_from_source
 from polyrhythm.runtime.launch.torchrun import read_command
 
 
@@ -25,6 +25,15 @@ def test_torchruns_flags_are_those_of_the_installed_torch() -> None:
     ours, theirs = parser_from_source(), get_args_parser()
     assert flags_of(ours) == flags_of(theirs)
     assert ours.format_help() == theirs.format_help()
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [("max_restarts", "workers of this host"), ("master_port", "any free one"), ("policy", "sync-switch")],
+)
+def test_the_help_says_what_a_flag_does_here(flag: str, words: str) -> None:
+    (action,) = (action for action in make_parser()._actions if action.dest == flag)
+    assert words in (action.help or "")
 
 
 VARIABLES = """

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polyrhythm.doctor.evidence import Evidence
-from polyrhythm.doctor.readers.kineto import read_kineto
+from polyrhythm.doctor.readers.kineto import profiled, read_kineto
 from polyrhythm.doctor.readers.operations import Operations, read_operations
 from polyrhythm.doctor.readers.own_traces import read_own
 from polyrhythm.doctor.readers.rings import read_rings
@@ -21,11 +21,7 @@ def read_any(path: Path) -> Evidence | Operations:
     found = {pattern: sorted(path.glob(pattern)) for pattern in FORMATS} if path.is_dir() else of_file(path)
     if found.get("*.ring") or found.get("*.jsonl") or found.get("*.parquet"):
         # Results and settings lie beside such traces as JSON.
-        found = {
-            pattern: paths
-            for pattern, paths in found.items()
-            if not pattern.startswith("*.json") or pattern == "*.jsonl"
-        }
+        found |= {pattern: list(filter(profiled, found.get(pattern, []))) for pattern in ("*.json", "*.json.gz")}
     kinds = {pattern.removesuffix(".gz"): paths for pattern, paths in found.items() if paths}
     if not kinds:
         raise TraceError(f"{str(path)!r} has no trace; give a folder with {KNOWN}")

@@ -8,6 +8,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -111,6 +112,13 @@ def decoded(path: Path) -> KinetoFile:
         raise TraceError(f"cannot read {path}: {error}; was it cut off?") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TraceError(f"{path} is no whole file of torch.profiler: {error}; was it cut off?") from error
+
+
+def profiled(path: Path) -> bool:
+    """Whether it begins as a file of torch.profiler does, and not as another one of JSON."""
+    with suppress(OSError, EOFError, zlib.error), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        return b'"schemaVersion"' in file.read(200)
+    return False
 
 
 def contents(path: Path) -> bytes:

@@ -34,6 +34,7 @@ function figuresOf(now) {
     ["sent, received", `${bytes(sum(now, "sent"))}, ${bytes(sum(now, "received"))}`],
     ...(now.skipped ? [["samples skipped", String(now.skipped)]] : []),
     ...(now.rolled_back ? [["samples rolled back", String(now.rolled_back)]] : []),
+    ...(now.repeated ? [["samples made again", String(now.repeated)]] : []),
   ];
 }
 

@@ -51,7 +51,7 @@ class Expanded(NamedTuple):
 
 
 HELP: dict[str, tuple[str | None, str]] = {
-    "policy": ("SPEC", "first policy, as in ssp:3"),
+    "policy": ("SPEC", "first policy, as in ssp:3; with sync-switch, --help has the flags of a search"),
     "on": (None, "where to start the workers"),
     "worker_gpus": ("N", "GPUs of each worker, with --on ray"),
     "job": ("NAME", "id of the job, for polyrhythm ctl"),
@@ -95,6 +95,14 @@ HELP: dict[str, tuple[str | None, str]] = {
 """Of each setting of ours: what stands for its value, and a few words; all else of its flag is the setting's own."""
 
 
+OTHERWISE = {
+    "start_method": "spawn: no worker is forked from a process that has imported torch",
+    "max_restarts": "how often workers of this host that have died are started again, in all",
+    "master_port": "MASTER_PORT of a job on one host, any free one if not given; on several the coordinator's port",
+}
+"""What torchrun's flags do here, where it is something else."""
+
+
 class Once(argparse.Action):
     """A flag of which a second one would hide the first, with all that it says."""
 
@@ -107,8 +115,9 @@ class Once(argparse.Action):
 def make_parser() -> argparse.ArgumentParser:
     parser = torchrun_parser()
     parser.prog = "polyrhythm run"
-    start_method = next(action for action in parser._actions if action.dest == "start_method")
-    start_method.default, start_method.help = None, "spawn: no worker is forked from a process that has imported torch"
+    for action in parser._actions:
+        action.help = OTHERWISE.get(action.dest, action.help)
+        action.default = None if action.dest == "start_method" else action.default
     parser.error = partial(refuse, parser)  # type: ignore[method-assign]
     parser.description = "Start the workers of a job on this host under a synchronization policy."
     ours = parser.add_argument_group("polyrhythm")
