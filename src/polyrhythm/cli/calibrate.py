@@ -11,7 +11,7 @@ import typer
 
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, ended_early
-from polyrhythm.cli.options import MOST_SEEDS, given_path, read_override, refuse_given, split_policies
+from polyrhythm.cli.options import MOST_SEEDS, given_path, read_scenario, refuse_given, split_policies
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
@@ -84,12 +84,13 @@ def calibrate(
 ) -> None:
     """Measure steps, messages and averages in short real runs on this host, and write them as a scenario."""
     from polyrhythm.cli.local import check_playable, check_scale
-    from polyrhythm.sim import load_scenario
 
-    check_apart({"SCENARIO": Path(scenario), "--out": out, "--json": json, "--report": report})
-    loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
+    loaded = read_scenario(scenario, overrides)
+    check_apart({"SCENARIO": Path(scenario), "--from": traces, "--out": out, "--json": json, "--report": report})
     if traces is not None:
         refuse_given(ctx, ["seeds", "epochs", "time_scale"], "is for what is measured here, and --from reads traces")
+    elif not policies:
+        refuse_given(ctx, ["seeds"], "is of the runs of --policies, of which there are none")
     # What is measured, and fitted, are all-reduces.
     loaded = msgspec.structs.replace(loaded, network=msgspec.structs.replace(loaded.network, averaging="ring"))
     wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale, traces)
