@@ -90,6 +90,13 @@ def test_an_option_that_would_do_nothing_is_one_line(call: Callable[..., Result]
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"polyrhythm: {line}\n")
 
 
+def test_more_epochs_than_can_be_counted_are_one_line(call: Callable[..., Result]) -> None:
+    done = call("calibrate", "local-straggler", "--epochs", "1e300")
+    assert (done.exit_code, done.stdout) == (2, "")
+    said = "Invalid value for '--epochs': Input should be less than or equal to 1000000 but got '1e300'"
+    assert done.stderr.startswith(f"polyrhythm: {said}; see ")
+
+
 @pytest.mark.parametrize("command", ["simulate", "compare", "search", "calibrate", "diagnose"])
 def test_a_key_of_the_scenario_is_set_once(call: Callable[..., Result], command: str) -> None:
     done = call(command, "local-straggler", "--set", "training.epochs=1", "--set", "training.epochs=2")

@@ -13,6 +13,7 @@ from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, ended_early
 from polyrhythm.cli.options import MOST_SEEDS, given_path, read_scenario, refuse_given, split_policies
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
+from polyrhythm.core.arguments import MOST_EPOCHS
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -66,7 +67,9 @@ def calibrate(
             metavar="N", min=1, max=MOST_SEEDS, help="Seeds of the runs in the simulator and the runtime, from 0 on."
         ),
     ] = 1,
-    epochs: Annotated[float, typer.Option(metavar="N", min=1, help="Epochs of each measured run.")] = 2.0,
+    epochs: Annotated[
+        float, typer.Option(metavar="N", min=1, max=MOST_EPOCHS, help="Epochs of each measured run.")
+    ] = 2.0,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on the scenario's times.")] = 1.0,
     traces: Annotated[
         Path | None,

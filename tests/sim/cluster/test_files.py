@@ -107,6 +107,8 @@ def test_overrides() -> None:
         ("name.length", "3", "override 'name.length': name is not a table"),
         ("name.length.more", "3", "override 'name.length.more': there is no 'length'; it needs a table there"),
         ("network.lateny_s", "3", "network.lateny_s: unknown key 'lateny_s': did you mean latency_s?"),
+        (".", "3", r"override '\.' has an empty part; write a key such as training.epochs"),
+        ("network..latency_s", "3", r"override 'network\.\.latency_s' has an empty part"),
         ("netwerk", "3", "netwerk: unknown key 'netwerk': did you mean network?"),
         ("network.averaging", "rings", "network.averaging: unknown value 'rings': did you mean ring?"),
         ("network.latency_s", "fast", "network.latency_s is wrong: expected `float`, got `str`, but got 'fast'"),

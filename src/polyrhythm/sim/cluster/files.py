@@ -88,6 +88,8 @@ def check_overrides(overrides: Any) -> None:
 
 def override(document: dict[str, Any], key: str, value: str) -> None:
     *parents, last = key.split(".")
+    if not all((*parents, last)):
+        raise ScenarioError(f"override {key!r} has an empty part; write a key such as training.epochs")
     if len(parents) >= MOST_PARTS:
         raise ScenarioError(f"override {key[:40]!r}...: a key has at most {MOST_PARTS} parts")
     place: Any = document
