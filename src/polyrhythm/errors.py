@@ -184,12 +184,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'known: asp, bsp'
     >>> did_you_mean("nproc", ["nnodes", "nproc-per-node"])
     'did you mean nproc-per-node? Known: nnodes, nproc-per-node'
+    >>> did_you_mean("BSP", ["asp", "bsp"]), did_you_mean("adamw", ["Adam", "AdamW"]), did_you_mean("x", [])
+    ('did you mean bsp? Known: asp, bsp', 'did you mean AdamW? Known: Adam, AdamW', 'none is known')
     """
     names = sorted(known)
+    if not names:
+        return "none is known"
     listing = ", ".join(names)
+    written = {full.casefold(): full for full in names}
     begun = [full for full in names if len(name) >= LEAST_BEGUN and full.startswith(name)]
     # Of equally near names difflib prefers the alphabetically last, which is as good as any.
-    near = get_close_matches(name, names, n=1) or (begun if len(begun) == 1 else [])
+    alike = get_close_matches(name.casefold(), written, n=1)
+    near = [written[each] for each in alike] or (begun if len(begun) == 1 else [])
     return f"did you mean {near[0]}? Known: {listing}" if near else f"known: {listing}"
 
 

@@ -71,6 +71,18 @@ def test_a_group_without_a_command_shows_its_help() -> None:
     assert "see polyrhythm" not in done.output
 
 
+def test_a_list_that_would_hide_another_is_one_line() -> None:
+    done = CliRunner().invoke(two_commands(), ["go", "--names=a", "--names", "b"], prog_name="polyrhythm")
+    assert (done.exit_code, done.stdout) == (USAGE, "")
+    said = "Invalid value for '--names': it is given twice; give it once, as A,B; see polyrhythm go --help"
+    assert done.stderr == f"polyrhythm: {said}\n"
+
+
+def test_a_later_value_changes_one_and_words_of_another_command_may_come_twice() -> None:
+    words = ["go", "--jobs", "1", "--jobs", "2", "--word", "a", "--word", "b", "--", "--names", "a", "--names", "b"]
+    assert CliRunner().invoke(two_commands(), words, prog_name="polyrhythm").exit_code == 0
+
+
 def two_commands() -> typer.Typer:
     app = typer.Typer(cls=CommandGroup, rich_markup_mode=None)
     inner = typer.Typer(no_args_is_help=True)
@@ -84,6 +96,9 @@ def two_commands() -> typer.Typer:
 def go(
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     kind: Kind = Kind.A,
+    names: Annotated[str, typer.Option(metavar="A,B")] = "",
+    word: Annotated[list[str] | None, typer.Option()] = None,
+    rest: Annotated[list[str] | None, typer.Argument()] = None,
 ) -> None: ...
 
 

@@ -66,3 +66,10 @@ def test_top_where_no_job_runs_is_one_line(call: Call, monkeypatch: pytest.Monke
     done = call("top", "nobody-there")
     line = "cannot connect to unix:@polyrhythm-nobody-there: Connection refused; is the job running?"
     assert (done.exit_code, done.stderr) == (2, f"polyrhythm: {line}\n")
+
+
+@pytest.mark.parametrize("words", [("ctl", "one", "end"), ("top", "one"), ("doctor", "--job", "one")])
+def test_an_empty_address_is_not_this_host(call: Call, words: tuple[str, ...]) -> None:
+    done = call(*words, "--at", "")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "Invalid value for '--at': an empty address; give one, or leave it out; see " in done.stderr

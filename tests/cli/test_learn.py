@@ -57,6 +57,13 @@ def test_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -
     assert message in said
 
 
+def test_a_folder_where_checkpoints_would_go_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "policy.json.checkpoint").mkdir()
+    code, said = call(str(tmp_path / "policy.json"), "--pretraining", "1", "--episodes", "0")
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert "policy.json.checkpoint' cannot be written: Is a directory" in said
+
+
 def test_data_that_cannot_be_downloaded_are_one_line_before_processes_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

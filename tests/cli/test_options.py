@@ -63,3 +63,42 @@ def test_a_seed_is_one_that_everything_random_takes(call: Callable[..., Result],
     assert (done.exit_code, done.stdout) == (2, "")
     said = f"'--seed': Input should be less than or equal to 4294967295 but got '{2**64}'; see root {words[0]} --help\n"
     assert done.stderr.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("simulate uniform --show --json x.json", "--json is of runs, and --show runs nothing; leave it out"),
+        ("compare uniform --show --ui", "--ui is of runs, and --show runs nothing; leave it out"),
+        ("search uniform --algorithm-1 --reuse", "--reuse is set by --algorithm-1; leave it out"),
+        (
+            "calibrate local-straggler --seeds 3",
+            "--seeds is of the runs of --policies, of which there are none; leave it out",
+        ),
+        *(
+            (
+                f"{command} local-straggler --set workload.samples=30",
+                "--set workload.samples is for runs without training, and the scenario trains; set limits.samples or a "
+                "key of training, or --set training=none",
+            )
+            for command in ("search", "calibrate", "compare")
+        ),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_one_line(call: Callable[..., Result], words: str, line: str) -> None:
+    done = call(*words.split())
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"polyrhythm: {line}\n")
+
+
+def test_more_epochs_than_can_be_counted_are_one_line(call: Callable[..., Result]) -> None:
+    done = call("calibrate", "local-straggler", "--epochs", "1e300")
+    assert (done.exit_code, done.stdout) == (2, "")
+    said = "Invalid value for '--epochs': Input should be less than or equal to 1000000 but got '1e300'"
+    assert done.stderr.startswith(f"polyrhythm: {said}; see ")
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "search", "calibrate", "diagnose"])
+def test_a_key_of_the_scenario_is_set_once(call: Callable[..., Result], command: str) -> None:
+    done = call(command, "local-straggler", "--set", "training.epochs=1", "--set", "training.epochs=2")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "polyrhythm: --set gives training.epochs twice, as '1' and as '2'; give it once\n"

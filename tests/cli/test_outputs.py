@@ -127,6 +127,56 @@ def test_no_file_is_written_twice_or_over_what_is_read(
     assert Path(timing).read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (("simulate", "{timing}", "--trace", "{folder}", "--perfetto", "{folder}/bsp-seed0.jsonl"), "--trace"),
+        (("compare", "{timing}", "--trace", "{folder}", "--json", "{folder}/x/../bsp-seed0.jsonl"), "--trace"),
+        (("calibrate", "{timing}", "--from", "{folder}", "--json", "{folder}/bsp-seed0.jsonl"), "--from"),
+        (("doctor", "{folder}", "--report", "{folder}/bsp-seed0.jsonl"), "TRACES"),
+        (("doctor", "{folder}", "--report", "{folder}/rank0.json"), "TRACES"),
+    ],
+)
+def test_no_trace_is_written_over(
+    call: Callable[..., Result], timing: str, tmp_path: Path, words: tuple[str, ...], folder: str
+) -> None:
+    (tmp_path / "traces").mkdir()
+    traces = [tmp_path / "traces" / name for name in ("bsp-seed0.jsonl", "rank0.json")]
+    for trace in traces:
+        trace.write_text("a trace", encoding="utf-8")
+    done = call(*(word.format(timing=timing, folder=tmp_path / "traces") for word in words))
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f" would be among the traces of {folder}; end its name otherwise" in done.stderr
+    assert [trace.read_text(encoding="utf-8") for trace in traces] == ["a trace", "a trace"]
+
+
+def test_a_page_may_lie_beside_traces(call: Callable[..., Result], timing: str, tmp_path: Path) -> None:
+    done = call("simulate", timing, "--trace", tmp_path / "t", "--json", tmp_path / "t" / "results.json")
+    assert done.exit_code == 0
+    assert (tmp_path / "t" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "{timing}", "--json", "{long}"),
+        ("trace", "export", "{timing}", "--perfetto", "{long}"),
+        ("search", "{timing}", "--store", "{long}"),
+        ("calibrate", "{timing}", "--out", "{long}"),
+        ("doctor", "{timing}", "--report", "{long}"),
+        ("search-cost", RUNS, "--json", "{long}"),
+        ("doctor", "{long}"),
+    ],
+)
+def test_a_name_that_is_too_long_is_one_line(
+    call: Callable[..., Result], timing: str, training: str, words: tuple[object, ...]
+) -> None:
+    scenario = training if words[0] in ("search", "calibrate") else timing
+    done = call(*(str(word).format(timing=scenario, long="x" * 300) for word in words))
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "File name too long" in done.stderr
+
+
 def test_nothing_may_go_nowhere_twice(call: Callable[..., Result], timing: str) -> None:
     assert call("simulate", timing, "--json", "/dev/null", "--report", "/dev/null").exit_code == 0
 

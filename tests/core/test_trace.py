@@ -181,6 +181,21 @@ GOOD = written(run()).splitlines()
         (2, '{"event":{"kind":"alarm","time_s":1.0},"decisions":3}', "t:2: bad entry"),
         (2, GOOD[1].replace('"kind":"proceed"', '"kind":"proceed","settings":3'), "t:2: bad entry"),
         (2, GOOD[1].replace('"kind":"proceed"', '"kind":"proceed","settings":{"x":3}'), "t:2: bad entry"),
+        (1, GOOD[0].replace('"about":{', '"about":null,"x":{'), "t:1: bad header"),
+        (2, GOOD[1].replace('"time_s":0.0', '"time_s":null'), "t:2: bad entry: .*time_s cannot be None"),
+        (2, GOOD[1].replace('"workers":[', '"clock":0.5,"workers":[', 1), "t:2: bad entry: .*clock cannot be 0.5"),
+        (2, GOOD[1].replace('"workers":[', '"clock":true,"workers":[', 1), "t:2: bad entry: .*clock cannot be True"),
+        (2, GOOD[1].replace('"workers":[', '"workers":[{},'), "t:2: bad entry: .*workers cannot be"),
+        (
+            2,
+            GOOD[1].replace('"kind":"proceed"', '"kind":"proceed","exchange":"x"'),
+            "t:2: bad entry: .*exchange cannot",
+        ),
+        (
+            2,
+            GOOD[1].replace('"kind":"proceed"', '"kind":"proceed","settings":{"lr_scale":"x"}'),
+            "t:2: bad entry: .*lr_scale cannot be 'x'",
+        ),
     ],
 )
 def test_foreign_lines(number: int, line: str, message: str) -> None:

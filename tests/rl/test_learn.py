@@ -170,8 +170,12 @@ def test_resuming_needs_the_same_study(tmp_path: Path) -> None:
     torch.save({**saved, "study": json.dumps({**json.loads(saved["study"]), "out": "x", "seed": 7})}, study.checkpoint)
     resumed = Study(preset("tuned", 2), out).resume()
     assert (resumed.out, resumed.seed) == (out, 0)
-    study.checkpoint.write_bytes(b"nothing")
-    with pytest.raises(PolyrhythmError, match="cannot resume"):
+    for content in (b"nothing", b""):
+        study.checkpoint.write_bytes(content)
+        with pytest.raises(PolyrhythmError, match=r"cannot resume from .*: it is no checkpoint of polyrhythm learn; "):
+            Study(preset("tuned", 2), out).resume()
+    torch.save({"model": {}}, study.checkpoint)
+    with pytest.raises(PolyrhythmError, match=r"cannot resume from .*: it is no checkpoint of polyrhythm learn; "):
         Study(preset("tuned", 2), out).resume()
 
 

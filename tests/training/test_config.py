@@ -21,6 +21,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": 0.0}, "learning_rate must be positive and finite but got 0.0"),
     ({"learning_rate": float("nan")}, "learning_rate must be positive and finite but got nan"),
     ({"epochs": float("inf")}, "epochs must be positive and finite but got inf"),
+    ({"epochs": 1e300}, "epochs must be at most 1e+06 but got 1e+300"),
     ({"momentum": 1.0}, "momentum must be in [0, 1) but got 1.0"),
     ({"warmup": 1.5}, "warmup must be in [0, 1) but got 1.5"),
     ({"weight_decay": -1e-4}, "weight_decay must be at least 0 and finite but got -0.0001"),

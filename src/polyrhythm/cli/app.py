@@ -63,6 +63,10 @@ app.command()(calibrate)
 app.command(cls=DoctorCommand)(doctor)
 
 
+WRITTEN = ("json", "report", "trace", "timeline", "perfetto", "ui")
+"""Options of what is written or shown of runs."""
+
+
 def print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"polyrhythm {__version__}")
@@ -128,6 +132,7 @@ def compare(
         refuse_given(ctx, ["time_scale"], FOR_REAL_WORKERS)
     loaded = read_scenario(scenario, overrides, timing_only, target)
     if show:
+        refuse_given(ctx, WRITTEN, "is of runs, and --show runs nothing")
         print_scenario(loaded)
         return
     outputs = Outputs(json=json, report=report, trace=trace, source=scenario)
@@ -160,6 +165,7 @@ def simulate(
     """Run one policy once on a simulated cluster."""
     loaded = read_scenario(scenario, overrides, timing_only, target)
     if show:
+        refuse_given(ctx, WRITTEN, "is of runs, and --show runs nothing")
         print_scenario(loaded)
         return
     outputs = Outputs(json=json, report=report, trace=trace, timeline=timeline, perfetto=perfetto, source=scenario)

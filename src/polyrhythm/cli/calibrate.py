@@ -11,8 +11,9 @@ import typer
 
 from polyrhythm.cli.experiment import Experiment, check
 from polyrhythm.cli.group import FAILED, ended_early
-from polyrhythm.cli.options import MOST_SEEDS, given_path, read_override, refuse_given, split_policies
+from polyrhythm.cli.options import MOST_SEEDS, given_path, read_scenario, refuse_given, split_policies
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
+from polyrhythm.core.arguments import MOST_EPOCHS
 from polyrhythm.errors import JobError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.telemetry.files import check_writable
@@ -66,7 +67,9 @@ def calibrate(
             metavar="N", min=1, max=MOST_SEEDS, help="Seeds of the runs in the simulator and the runtime, from 0 on."
         ),
     ] = 1,
-    epochs: Annotated[float, typer.Option(metavar="N", min=1, help="Epochs of each measured run.")] = 2.0,
+    epochs: Annotated[
+        float, typer.Option(metavar="N", min=1, max=MOST_EPOCHS, help="Epochs of each measured run.")
+    ] = 2.0,
     time_scale: Annotated[float, typer.Option(metavar="X", help="Factor on the scenario's times.")] = 1.0,
     traces: Annotated[
         Path | None,
@@ -84,12 +87,13 @@ def calibrate(
 ) -> None:
     """Measure steps, messages and averages in short real runs on this host, and write them as a scenario."""
     from polyrhythm.cli.local import check_playable, check_scale
-    from polyrhythm.sim import load_scenario
 
-    check_apart({"SCENARIO": Path(scenario), "--out": out, "--json": json, "--report": report})
-    loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
+    loaded = read_scenario(scenario, overrides)
+    check_apart({"SCENARIO": Path(scenario), "--from": traces, "--out": out, "--json": json, "--report": report})
     if traces is not None:
         refuse_given(ctx, ["seeds", "epochs", "time_scale"], "is for what is measured here, and --from reads traces")
+    elif not policies:
+        refuse_given(ctx, ["seeds"], "is of the runs of --policies, of which there are none")
     # What is measured, and fitted, are all-reduces.
     loaded = msgspec.structs.replace(loaded, network=msgspec.structs.replace(loaded.network, averaging="ring"))
     wanted = Wanted(loaded, split_policies(policies) if policies else [], range(seeds), epochs, time_scale, traces)

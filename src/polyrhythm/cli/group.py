@@ -1,8 +1,9 @@
 """What all commands share: errors of the user end in one line, and the command knows how it was called."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -43,9 +44,26 @@ class CommandGroup(TyperGroup):
             raise UsageError(f"{cmd_name} comes with {ELSEWHERE[cmd_name]}")
         return found
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command and its words, of which no list is there twice."""
+        name, command, words = super().resolve_command(ctx, args)
+        if command is not None and not ctx.resilient_parsing:
+            refuse_twice(typer.Context(command, parent=ctx, info_name=name, **command.context_settings), words)
+        return name, command, words
+
     def invoke(self, ctx: Any) -> Any:
         with early_end.by_signals(), mistakes_in_one_line(), calls_in_one_line():
             return super().invoke(ctx)
+
+
+def refuse_twice(ctx: Any, words: list[str]) -> None:
+    """Refuse a list that is given twice, as by `--policies bsp --policies asp`: the second would hide the first."""
+    given: list[Any] = []
+    with suppress(CALL_ERROR):  # which the command tells
+        given = ctx.command.make_parser(ctx).parse_args(args=list(words))[2]
+    for option, times in Counter(given).items():
+        if times > 1 and "," in (option.metavar or ""):
+            raise typer.BadParameter(f"it is given twice; give it once, as {option.metavar}", ctx=ctx, param=option)
 
 
 def ended_early(after: str = "") -> typer.Exit:

@@ -38,8 +38,23 @@ SAVING_S = 600.0
 
 JOB = typer.Argument(metavar="JOB", help="Id of the job, as polyrhythm run prints it.")
 JobName = Annotated[str, JOB]
+
+
+def given_address(ctx: typer.Context, address: str) -> str:
+    """Where a job is said to be; an empty one, as of a variable that is not set, would be a job of this host."""
+    source = ctx.get_parameter_source("at")
+    if not address and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("an empty address; give one, or leave it out")
+    return address
+
+
 At = Annotated[
-    str, typer.Option(metavar="tcp:HOST:PORT", help="Where the job's coordinator is, if it is on another host.")
+    str,
+    typer.Option(
+        metavar="tcp:HOST:PORT",
+        callback=given_address,
+        help="Where the job's coordinator is, if it is on another host.",
+    ),
 ]
 JobToken = Annotated[str, typer.Option(envvar="POLYRHYTHM_TOKEN", help="The job's token, if it has one.")]
 

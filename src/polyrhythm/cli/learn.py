@@ -76,6 +76,7 @@ def learn(
     plan = replace(planned(preset, families, pretraining, episodes), loss=loss.value)
     check_read(data, plan)
     study = Study(plan, out, seed, data, jobs or -1, command=ctx.obj or "")
+    check_writable("FILE", study.checkpoint)
     study.resume() if resume else check_unstarted(study.checkpoint)
     if on is TrialsOn.HERE:
         fetch_data(data, plan)

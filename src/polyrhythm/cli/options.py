@@ -1,5 +1,7 @@
 """What stands on command lines: options that several commands share, lists of policies, changes of a scenario."""
 
+import errno
+import os
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +13,7 @@ import typer
 
 from polyrhythm.core.arguments import MOST_SEED
 from polyrhythm.core.spec import split
-from polyrhythm.errors import SpecError, UsageError
+from polyrhythm.errors import SpecError, UsageError, shown
 
 if TYPE_CHECKING:
     from polyrhythm.sim import Scenario
@@ -24,9 +26,15 @@ SHARE = re.compile(r".*@[^()@,]*", re.DOTALL)
 
 
 def given_path(text: str) -> Path:
-    """A path of the command line; an empty one, as of a variable that is not set, would be the current folder."""
+    """A path of the command line; an empty one, as of a variable that is not set, would be the current folder, and
+    whether one that is too long exists `Path` does not say."""
     if not text:
         raise typer.BadParameter("an empty path; give one, or leave it out")
+    try:
+        os.lstat(text)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise typer.BadParameter(f"{shown(text)}: File name too long; give a shorter one") from None
     return Path(text)
 
 
@@ -124,7 +132,7 @@ def read_scenario(
 ) -> "Scenario":
     from polyrhythm.sim import load_scenario
 
-    values = dict(map(read_override, overrides or []))
+    values = read_overrides(overrides)
     if timing_only and target is not None:
         raise UsageError(f"--target {target:g} needs a model, and --timing-only trains none; leave one of them out")
     for key in values:
@@ -142,7 +150,7 @@ def refuse_unprocessed(keys: Iterable[str]) -> None:
         if key.startswith("workload."):
             raise UsageError(
                 f"--set {key} is for runs without training, and the scenario trains; set limits.samples or a key of "
-                "training, or give --timing-only"
+                "training, or --set training=none"
             )
 
 
@@ -166,6 +174,22 @@ def split_policies(text: str) -> list[str]:
         else:
             specs.append(part.strip())
     return list(dict.fromkeys(specs))
+
+
+def read_overrides(texts: list[str] | None) -> dict[str, str]:
+    """Values by key.
+
+    >>> read_overrides(["training.epochs=5", "training.epochs=6"])
+    Traceback (most recent call last):
+        ...
+    polyrhythm.errors.UsageError: --set gives training.epochs twice, as '5' and as '6'; give it once
+    """
+    values: dict[str, str] = {}
+    for key, value in map(read_override, texts or []):
+        if key in values:
+            raise UsageError(f"--set gives {key} twice, as {values[key]!r} and as {value!r}; give it once")
+        values[key] = value
+    return values
 
 
 def read_override(text: str) -> tuple[str, str]:

@@ -39,7 +39,7 @@ class Outputs:
         if self.trace is not None:
             make_folder("--trace", self.trace)
         files = {f"--{option}": getattr(self, option) for option in ("json", "report", "timeline", "perfetto")}
-        check_apart({"SCENARIO": Path(self.source), **files} if self.source else files)
+        check_apart({"SCENARIO": Path(self.source) if self.source else None, "--trace": self.trace, **files})
         for option, path in files.items():
             if path is not None:
                 check_writable(option, path)
@@ -62,15 +62,24 @@ class Outputs:
         )
 
 
-def check_apart(files: Mapping[str, Path | None]) -> None:
-    """Whether the files, by what they were given as, are different ones; devices may be the same."""
+TRACES = (".jsonl", ".ring", ".parquet")
+"""How the files end that folders of traces are read for."""
+
+
+def check_apart(files: Mapping[str, Path | None], traces: tuple[str, ...] = TRACES) -> None:
+    """Whether the files, by what they were given as, are different ones, and none is among the traces of a folder;
+    devices may be the same."""
+    given = {name: path for name, path in files.items() if path is not None}
+    folders = {path.resolve(): name for name, path in given.items() if path.is_dir()}
     known: dict[Path, str] = {}
-    for name, path in files.items():
-        if path is None or (path.exists() and not path.is_file()):
+    for name, path in given.items():
+        if path.exists() and not path.is_file():
             continue
         other = known.setdefault(path.resolve(), name)
         if other != name:
             raise UsageError(f"{other} and {name} are the same file {str(path)!r}; give each a file of its own")
+        if path.name.endswith(traces) and (folder := folders.get(path.parent.resolve())):
+            raise UsageError(f"{name} {str(path)!r} would be among the traces of {folder}; end its name otherwise")
 
 
 def check_picture(option: str, path: Path) -> None:

@@ -14,7 +14,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.experiment import fetch_data
 from polyrhythm.cli.group import ended_early
-from polyrhythm.cli.options import FOR_REAL_WORKERS, RunOn, Ui, given_path, read_override, refuse_given
+from polyrhythm.cli.options import FOR_REAL_WORKERS, RunOn, Ui, given_path, read_scenario, refuse_given
 from polyrhythm.cli.outputs import Outputs, check_apart, json_document, write_files
 from polyrhythm.errors import JobError, SpecError, UsageError
 from polyrhythm.lines import say
@@ -81,7 +81,6 @@ def search(
     """
     from polyrhythm.search.plan import Knob, SearchPlan
     from polyrhythm.search.store import TrialStore
-    from polyrhythm.sim import load_scenario
 
     if on is not RunOn.LOCAL:
         refuse_given(ctx, ["time_scale"], FOR_REAL_WORKERS)
@@ -93,7 +92,7 @@ def search(
         two_sided, error_rate, early, reuse, walk = True, 0.5, 0.0, False, WalkName.BISECT
     knob = Knob(policy, safe, fast, "log" if log else "linear", whole, baseline)
     plan = SearchPlan(knob, settings, runs, beta, target, walk.value, two_sided, error_rate, early, baseline_runs)
-    loaded = load_scenario(scenario, dict(map(read_override, overrides or [])))
+    loaded = read_scenario(scenario, overrides)
     check_apart({"SCENARIO": Path(scenario), "--store": store, "--json": json})
     check(plan, loaded, json)
     if on is RunOn.LOCAL:
@@ -113,7 +112,7 @@ def search(
         raise ended_early(f": finished trials are in {place}; the same command goes on with them")
 
 
-PUBLISHED: dict[str, Any] = {"error_rate": 0.5, "early": 0.0, "walk": WalkName.BISECT}
+PUBLISHED: dict[str, Any] = {"error_rate": 0.5, "early": 0.0, "reuse": False, "walk": WalkName.BISECT}
 """What --algorithm-1 sets that an option could say otherwise."""
 
 

@@ -5,11 +5,12 @@ alone (field order as declared, shortest floats), so equal runs give equal bytes
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeVar
+from types import UnionType
+from typing import Any, Literal, NamedTuple, TextIO, TypeVar, get_args, get_origin, get_type_hints
 
 from polyrhythm.core.arguments import path_of
 from polyrhythm.core.policy import Policy
@@ -34,7 +35,7 @@ from polyrhythm.core.types import (
     Sync,
     Wake,
 )
-from polyrhythm.errors import TraceError, UsageError
+from polyrhythm.errors import TraceError, UsageError, shown
 
 FORMAT = 1
 """Version of the line format; a reader refuses any other."""
@@ -62,6 +63,9 @@ TAGS: dict[type[Event] | type[Decision], str] = {
 
 NESTED: dict[str, type[Settings] | type[Outer]] = {"settings": Settings, "outer": Outer}
 """Fields that hold a frozen value of their own."""
+
+TAKEN: dict[Any, set[type]] = {int: {int}, float: {int, float}}
+"""Types of what is read for a number: a whole one stands for itself."""
 
 Read = TypeVar("Read")
 
@@ -182,7 +186,8 @@ def read_header(line: str, where: str) -> Header:
     if value.get("format") != FORMAT:
         raise TraceError(f"{where}:1: format must be {FORMAT} but got {value.get('format')!r}; is this a trace?")
     try:
-        return Header(value["policy"], Cluster(**value["cluster"]), value["about"])
+        cluster = Cluster(**value["cluster"])
+        return made(Header, {"policy": value["policy"], "cluster": cluster, "about": value["about"]})
     except (KeyError, TypeError, ValueError) as error:
         raise TraceError(f"{where}:1: bad header: {error}") from error
 
@@ -215,8 +220,44 @@ def read_tagged(value: dict[str, Any], kinds: dict[str, type[Read]]) -> Read:
         key: tuple(item) if isinstance(item, list) else item for key, item in value.items() if key != "kind"
     }
     for key in NESTED.keys() & arguments.keys():
-        arguments[key] = NESTED[key](**arguments[key])
-    return kinds[value["kind"]](**arguments)
+        arguments[key] = made(NESTED[key], arguments[key])
+    return made(kinds[value["kind"]], arguments)
+
+
+def made(kind: type[Read], arguments: dict[str, Any]) -> Read:
+    """An instance of a class whose fields have values of the types that it declares."""
+    result = kind(**arguments)
+    cls: Any = kind
+    checks = checks_of(cls)
+    for name, value in arguments.items():
+        if not checks[name](value):
+            raise TypeError(f"{name} cannot be {shown(value)}")
+    return result
+
+
+@cache
+def checks_of(kind: Any) -> dict[str, Callable[[Any], bool]]:
+    """Of each field whether it may have a value."""
+    return {name: check_of(hint) for name, hint in get_type_hints(kind).items()}
+
+
+def check_of(hint: Any) -> Callable[[Any], bool]:
+    """Whether a value is of a type that a field of events and decisions declares.
+
+    >>> check_of(tuple[float, ...] | None)((1, 0.5)), check_of(tuple[int, int])((1, 2, 3)), check_of(int)(True)
+    (True, False, False)
+    """
+    options, origin = get_args(hint), get_origin(hint)
+    if origin is Literal:
+        return lambda value: value in options
+    if origin is tuple:
+        each, length = TAKEN[options[0]], None if options[-1] is ... else len(options)
+        return lambda value: isinstance(value, tuple) and {*map(type, value)} <= each and length in (None, len(value))
+    if origin is UnionType:
+        checks = [check_of(option) for option in options]
+        return lambda value: any(check(value) for check in checks)
+    kinds = TAKEN.get(hint, {origin or hint})
+    return lambda value: type(value) in kinds
 
 
 def replay(policy: Policy[Any], trace: Trace) -> Iterator[Entry]:

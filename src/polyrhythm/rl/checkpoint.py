@@ -17,6 +17,9 @@ WRONG = (ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 """What a file raises that has other content."""
 
 
+OTHER = "it is no checkpoint of polyrhythm learn"
+
+
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Its tensors, and what is known of the study.
 
@@ -33,7 +36,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def cannot_resume(path: Path, error: Exception) -> UsageError:
     strerror = error.strerror if isinstance(error, OSError) else None
-    reason = strerror or str(error).partition("\n")[0]
+    other = isinstance(error, EOFError | UnpicklingError | LookupError)
+    reason = strerror or (OTHER if other else str(error).partition("\n")[0])
     return UsageError(f"cannot resume from {str(path)!r}: {reason}; leave --resume out")
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from polyrhythm.core.arguments import MOST_SEED
+from polyrhythm.core.arguments import MOST_EPOCHS, MOST_SEED
 from polyrhythm.errors import ScenarioError, did_you_mean
 from polyrhythm.training.catalogue import TASKS
 from polyrhythm.training.compensation import parse_compensation
@@ -153,6 +153,7 @@ class TrainingConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
             require(self, name, "at least 1", lambda value: value >= 1)
         for name in ("learning_rate", "epochs", "delta_rate"):
             require(self, name, "positive and finite", lambda value: 0 < value < math.inf)
+        require(self, "epochs", f"at most {MOST_EPOCHS:g}", lambda value: value <= MOST_EPOCHS)
         require(self, "data_seed", f"from 0 to {MOST_SEED}", lambda value: 0 <= value <= MOST_SEED)
         require(self, "divergence", "above 1", lambda value: value > 1)
         for name in ("momentum", "warmup"):

@@ -187,6 +187,13 @@ def test_a_trace_without_steps_is_refused(tmp_path: Path) -> None:
         evidence_of_trace(Trace.parse(lines[:2]), "cut")
 
 
+@pytest.mark.parametrize("policy", ["backup", "k-sync:2"])
+def test_a_trace_without_a_step_of_all_is_refused(policy: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["doctor", str(traced(tmp_path, policy=policy))])
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "there is no step that all workers have made to its end" in done.stderr
+
+
 def test_a_slow_one_of_four_real_workers_is_named(tmp_path: Path) -> None:
     words = "compare", "local-straggler", "--on", "local", "--policies", "bsp", "--set", "training.epochs=2"
     done = CliRunner().invoke(app, [*words, "--trace", str(tmp_path)])

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import polyrhythm
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, ScenarioError
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.worker.loader import asked_data, dealt_to, labels_of
 from polyrhythm.training.data.partition import deal, parse_partition
@@ -112,3 +112,10 @@ def test_the_call_holds_over_the_loader(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_subset_has_the_labels_of_its_data_set() -> None:
     data = TensorDataset(torch.zeros(4, 2), torch.tensor([3, 2, 1, 0]))
     assert labels_of(parse_partition("sorted"), Subset(data, [2, 0]), None).tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("value", ["", 0, -1, [], {}, 1.5, True])
+def test_a_partition_that_is_none_is_one_line(value: Any) -> None:
+    asked, _ = asked_data(JobConfig(), 0, value, None)
+    with pytest.raises(ScenarioError, match=r"^training.partition: (a partition is text|unknown partition '')"):
+        parse_partition(asked)

@@ -2,13 +2,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.policies import parse_policy
-from polyrhythm.sim import Device, Faults, Leave, Limits, Scenario, Straggler, simulate
+from polyrhythm.sim import Device, Faults, Leave, Limits, Scenario, Straggler, TimingWorkload, simulate
 from polyrhythm.sim.cluster.files import built_in_scenarios, checked, load_scenario, scenario_toml
 
 NAMES = [
@@ -107,6 +108,8 @@ def test_overrides() -> None:
         ("name.length", "3", "override 'name.length': name is not a table"),
         ("name.length.more", "3", "override 'name.length.more': there is no 'length'; it needs a table there"),
         ("network.lateny_s", "3", "network.lateny_s: unknown key 'lateny_s': did you mean latency_s?"),
+        (".", "3", r"override '\.' has an empty part; write a key such as training.epochs"),
+        ("network..latency_s", "3", r"override 'network\.\.latency_s' has an empty part"),
         ("netwerk", "3", "netwerk: unknown key 'netwerk': did you mean network?"),
         ("network.averaging", "rings", "network.averaging: unknown value 'rings': did you mean ring?"),
         ("network.latency_s", "fast", "network.latency_s is wrong: expected `float`, got `str`, but got 'fast'"),
@@ -259,3 +262,23 @@ def test_a_scenario_is_loaded_from_a_name_or_a_path(tmp_path: Path) -> None:
         load_scenario(wrong)
     with pytest.raises(ScenarioError, match=r"^cannot read scenario 'aaa"):
         load_scenario("a" * 5000)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    given: Any = {"count": np.int64(2), "compute_s": np.float32(0.5), "bandwidth_gbps": np.float64(4.0)}
+    scenario = Scenario(devices=[Device(**given)], workload=TimingWorkload(samples=64))
+    plain = Scenario(devices=[Device(count=2, compute_s=0.5, bandwidth_gbps=4.0)], workload=TimingWorkload(samples=64))
+    assert scenario_toml(scenario) == scenario_toml(plain)
+    assert simulate(scenario, "bsp").duration_s == simulate(plain, "bsp").duration_s
+
+
+@pytest.mark.parametrize("value", [object(), len, 1j])
+def test_what_is_no_value_is_one_line(value: Any) -> None:
+    with pytest.raises(ScenarioError, match=r"^a scenario has numbers, text, .* in it, but got "):
+        simulate(Scenario(devices=[Device(compute_s=value)]), "bsp")
+
+
+@pytest.mark.parametrize("value", [None, [], "none", 3])
+def test_faults_are_faults(value: Any) -> None:
+    with pytest.raises(ScenarioError, match=r"^faults must be Faults, as in Faults\("):
+        Scenario(devices=[Device()], faults=value)

@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 from polyrhythm.cli.group import ended_early
 from polyrhythm.cli.jobs import At, JobToken, named_right
 from polyrhythm.cli.options import ReportFile, given_path, refuse_given, split_policies
-from polyrhythm.cli.outputs import check_apart, json_document, write_files
+from polyrhythm.cli.outputs import TRACES, check_apart, json_document, write_files
 from polyrhythm.errors import TraceError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.policies import parse_policy
@@ -57,7 +57,7 @@ def doctor(
 
     polyrhythm doctor traces, doctor --job mine, or doctor -- torchrun --nproc-per-node 4 train.py
     """
-    check_apart({"TRACES": traces, "--report": report})
+    check_apart({"TRACES": traces, "--report": report}, (*TRACES, ".json", ".json.gz"))
     if report:
         check_writable("--report", report)
     specs = split_policies(policies) if policies else []

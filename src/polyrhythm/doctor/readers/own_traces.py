@@ -101,6 +101,11 @@ def evidence_of_trace(trace: Trace, name: str, notes: tuple[str, ...] = ()) -> E
     synchronous = is_synchronous(trace)
     rows = together(made) if synchronous else in_order(made)
     ranks = sorted(rows)
+    if not rows[ranks[0]]:
+        raise TraceError(
+            f"{name}: under {trace.header.policy} there is no step that all workers have made to its end, so nobody "
+            "can be compared; trace the job under bsp or asp"
+        )
     table = np.array([rows[rank] for rank in ranks], dtype=float).reshape(len(ranks), len(rows[ranks[0]]), 5)
     cluster, policy = trace.header.cluster, trace.header.policy
     return evidence_of_table(

@@ -74,7 +74,7 @@ def asked_data(
         asked[name] = holds[name] if name in config.given else value
         if rank == 0 and value is not None and value != asked[name]:
             say(f"{config.label(name)} {getattr(config, name)} holds; {value} of session.loader is overruled")
-    return asked["partition"] or "shared", asked["injection"]
+    return "shared" if asked["partition"] is None else asked["partition"], asked["injection"]
 
 
 INJECTED = "samples are injected between workers that make their steps together; use bsp, local, diloco or selsync"

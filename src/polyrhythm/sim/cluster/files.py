@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from importlib import resources
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -11,7 +12,7 @@ import tomli_w
 
 from polyrhythm.core.arguments import path_of
 from polyrhythm.core.toml import MOST_PARTS, read_toml
-from polyrhythm.errors import ScenarioError, did_you_mean
+from polyrhythm.errors import ScenarioError, did_you_mean, shown
 from polyrhythm.sim.cluster.scenario import Scenario
 
 NONE = "none"
@@ -49,7 +50,7 @@ def load_scenario(name_or_path: str | Path, overrides: Mapping[str, str] | None 
 
 def scenario_toml(scenario: Scenario) -> str:
     """The scenario as a file that `load_scenario` reads back equal, with every field that has a value."""
-    return tomli_w.dumps(without_none(msgspec.to_builtins(scenario)))
+    return tomli_w.dumps(without_none(msgspec.to_builtins(scenario, enc_hook=plain_number)))
 
 
 def checked(scenario: Scenario) -> Scenario:
@@ -58,7 +59,16 @@ def checked(scenario: Scenario) -> Scenario:
     if not isinstance(given, Scenario):
         remedy = f"load_scenario({given!r})" if isinstance(given, str) else "load_scenario('uniform')"
         raise ScenarioError(f"scenario must be a Scenario but got {given!r}; write {remedy}")
-    return convert(msgspec.to_builtins(scenario))
+    return convert(msgspec.to_builtins(scenario, enc_hook=plain_number))
+
+
+def plain_number(value: Any) -> float:
+    """A number of another library, such as NumPy's, as Python's own."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise ScenarioError(f"a scenario has numbers, text, lists and its own classes in it, but got {shown(value)}")
 
 
 def built_in_texts() -> dict[str, str]:
@@ -88,6 +98,8 @@ def check_overrides(overrides: Any) -> None:
 
 def override(document: dict[str, Any], key: str, value: str) -> None:
     *parents, last = key.split(".")
+    if not all((*parents, last)):
+        raise ScenarioError(f"override {key!r} has an empty part; write a key such as training.epochs")
     if len(parents) >= MOST_PARTS:
         raise ScenarioError(f"override {key[:40]!r}...: a key has at most {MOST_PARTS} parts")
     place: Any = document

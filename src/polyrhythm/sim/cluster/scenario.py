@@ -117,6 +117,11 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
             raise ScenarioError(
                 f"devices: {self.workers} workers are more than the {MOST_WORKERS} that can be simulated; use fewer"
             )
+        given: Any = self.faults
+        if not isinstance(given, Faults):
+            raise ScenarioError(
+                f"faults must be Faults, as in Faults(leaves=[Leave(worker=0, time_s=9.0)]), but got {given!r}"
+            )
         self.faults.check(self.workers)
         if self.epoch_end_s is not None and self.training is not None and self.training.partition != "shared":
             raise ScenarioError(

@@ -179,6 +179,9 @@ def parse_partition(spec: str) -> Partition:
         >>> parse_partition("dirichlet:0.3"), parse_partition("sizes:2,1").ratios
         (Dirichlet(alpha=0.3), (2.0, 1.0))
     """
+    given: Any = spec
+    if not isinstance(given, str):
+        raise ScenarioError(f"training.partition: a partition is text, as in 'dirichlet:0.3', but got {given!r}")
     name, colon, argument = spec.strip().partition(":")
     if name not in PARTITIONS:
         raise ScenarioError(f"training.partition: unknown partition {name!r}: {did_you_mean(name, PARTITIONS)}")
