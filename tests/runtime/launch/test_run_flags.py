@@ -8,7 +8,8 @@ import sys
 import pytest
 from torch.distributed.run import get_args_parser
 
-from polyrhythm.runtime.launch.run_flags import imports, make_parser, parser_from_source
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.launch.run_flags import from_call, imports, make_parser, parser_from_source
 from polyrhythm.runtime.launch.torchrun import read_command
 
 
@@ -34,6 +35,14 @@ def test_torchruns_flags_are_those_of_the_installed_torch() -> None:
 def test_the_help_says_what_a_flag_does_here(flag: str, words: str) -> None:
     (action,) = (action for action in make_parser()._actions if action.dest == flag)
     assert words in (action.help or "")
+
+
+def test_what_a_later_torchrun_may_have_is_not_taken_in_silence() -> None:
+    parser = make_parser()
+    parser.add_argument("--colour")
+    with pytest.raises(UsageError, match=r"^--colour red has no meaning here: it is torchrun's since a later release"):
+        from_call(parser, ["--colour", "red"], {})
+    assert "colour" not in from_call(parser, [], {}).chosen
 
 
 VARIABLES = """

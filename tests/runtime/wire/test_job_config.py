@@ -1,5 +1,6 @@
 """One config of a job: what may stand in it, that every field has a flag, and that both agree on types and defaults."""
 
+import inspect
 import os
 from typing import Any, Literal, get_args, get_origin
 
@@ -40,8 +41,8 @@ def test_a_flag_and_its_setting_agree(name: str) -> None:
 
 
 def test_each_setting_is_documented() -> None:
-    texts = [cls.__doc__ or "" for cls in JobConfig.__mro__ if issubclass(cls, msgspec.Struct)]
-    assert [name for name in TYPES if not any(f"\n        {name}: " in text for text in texts)] == []
+    texts = [inspect.getdoc(cls) or "" for cls in JobConfig.__mro__ if issubclass(cls, msgspec.Struct)]
+    assert [name for name in TYPES if not any(f"\n    {name}: " in text for text in texts)] == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ LOGS = "what workers print comes out here as it is"
 REFUSED = {
     "rdzv_conf": "the coordinator is the meeting point",
     **dict.fromkeys(("log_dir", "logs_specs", "redirects", "tee", "local_ranks_filter"), LOGS),
-    **dict.fromkeys(("duplicate_stdout_filters", "duplicate_stderr_filters"), LOGS),
+    **dict.fromkeys(("duplicate_stdout_filters", "duplicate_stderr_filters", "log_line_prefix_template"), LOGS),
     **dict.fromkeys(("numa_binding", "virtual_local_rank"), "workers are started where they are, with their own ranks"),
     "local_addr": "a host's address is the one from which it reaches the first",
     "run_path": "a script is run by its own path",

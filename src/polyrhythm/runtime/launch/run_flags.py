@@ -18,6 +18,7 @@ import msgspec
 from polyrhythm.errors import UsageError
 from polyrhythm.runtime.launch.job_file import (
     IDLE,
+    KEYS,
     REFUSED,
     SEARCH_VARIABLES,
     SEARCHED,
@@ -34,8 +35,11 @@ from polyrhythm.runtime.wire.setting_values import label
 NEAR = 0.7
 """Least likeness of two flags, without their dashes, of which one may have been meant for the other."""
 
-ABOUT_THE_CALL = ("config", "show_config")
-"""Flags of ours that are no setting of a job."""
+ABOUT_THE_CALL = ("config", "show_config", "print_completion")
+"""Flags that are no setting of a job."""
+
+UNHEARD_OF = "it is torchrun's since a later release of torch than this has seen"
+"""Why a flag is refused that no table has: it would do nothing."""
 
 
 class Expanded(NamedTuple):
@@ -348,7 +352,8 @@ def refuse_meaningless(parser: argparse.ArgumentParser, layer: ConfigLayer) -> N
     for name, (value, where) in layer.items():
         if (name in HELP or name in SYNC_SWITCH) and value == "":
             raise UsageError(f"{label(name, where)} has no value; give one or leave it out")
-        if name in REFUSED and value != parser.get_default(name):
+        why = REFUSED.get(name, "" if name in (*KEYS, *ABOUT_THE_CALL) else UNHEARD_OF)
+        if why and value != parser.get_default(name):
             flag = where if value is True else f"{where} {value}"
             shown = flag if where == flag_of(name) else f"{name} = {value} in {where}"
-            raise UsageError(f"{shown} has no meaning here: {REFUSED[name]}; leave it out")
+            raise UsageError(f"{shown} has no meaning here: {why}; leave it out")
