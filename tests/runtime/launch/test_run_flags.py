@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import math
 import subprocess
 import sys
 
@@ -9,7 +10,8 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from polyrhythm.errors import UsageError
-from polyrhythm.runtime.launch.run_flags import from_call, imports, make_parser, parser_from_source
+from polyrhythm.runtime.launch import run_flags
+from polyrhythm.runtime.launch.run_flags import defined, from_call, imports, make_parser, parser_from_source
 from polyrhythm.runtime.launch.torchrun import read_command
 
 
@@ -35,6 +37,15 @@ def test_torchruns_flags_are_those_of_the_installed_torch() -> None:
 def test_the_help_says_what_a_flag_does_here(flag: str, words: str) -> None:
     (action,) = (action for action in make_parser()._actions if action.dest == flag)
     assert words in (action.help or "")
+
+
+def test_what_completes_torchrun_is_no_flag_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = argparse.ArgumentParser()
+    theirs.add_argument("--print-completion", "--print_completion")
+    theirs.add_argument("training_script")
+    monkeypatch.setattr(run_flags, "torchrun_parser", lambda: theirs)
+    with pytest.raises(UsageError, match=r"^unknown flag --print-completion"):
+        make_parser().parse_args(["--print-completion", "zsh", "train.py"])
 
 
 def test_what_a_later_torchrun_may_have_is_not_taken_in_silence() -> None:
@@ -66,6 +77,11 @@ sys.exit("torch" in sys.modules)
 @pytest.mark.parametrize("code", [VARIABLES, WITHOUT_TORCH], ids=["torchrun's variables", "without torch"])
 def test_a_launcher_reads_its_command_line_with(code: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_a_function_uses_of_its_own_module_comes_with_it() -> None:
+    source = "import math\nclass Base:\n    root = math.tau\nclass Kind(Base): ...\ndef make():\n    return Kind().root"
+    assert defined(ast.parse(source), "here.py", "make")() == math.tau
 
 
 def test_what_torch_takes_from_beside_a_module_is_not_looked_for_at_the_top() -> None:

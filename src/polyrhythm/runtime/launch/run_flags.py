@@ -35,8 +35,11 @@ from polyrhythm.runtime.wire.setting_values import label
 NEAR = 0.7
 """Least likeness of two flags, without their dashes, of which one may have been meant for the other."""
 
-ABOUT_THE_CALL = ("config", "show_config", "print_completion")
-"""Flags that are no setting of a job."""
+ABOUT_THE_CALL = ("config", "show_config")
+"""Flags of ours that are no setting of a job."""
+
+COMPLETION = "print_completion"
+"""Of torchrun since torch 2.14: where it is read, it prints what a shell is to know of the command torchrun."""
 
 UNHEARD_OF = "it is torchrun's since a later release of torch than this has seen"
 """Why a flag is refused that no table has: it would do nothing."""
@@ -119,7 +122,9 @@ class Once(argparse.Action):
 def make_parser() -> argparse.ArgumentParser:
     parser = torchrun_parser()
     parser.prog = "polyrhythm run"
-    for action in parser._actions:
+    for action in [*parser._actions]:
+        if action.dest == COMPLETION:
+            parser._handle_conflict_resolve(action, [(flag, action) for flag in action.option_strings])  # takes it out
         action.help = OTHERWISE.get(action.dest, action.help)
         action.default = None if action.dest == "start_method" else action.default
     parser.error = partial(refuse, parser)  # type: ignore[method-assign]
@@ -158,11 +163,16 @@ def definition(module: str, name: str) -> Any:
     root = importlib.util.find_spec(module.partition(".")[0])
     assert root is not None
     path = Path(root.origin or "").parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = next(node for node in tree.body if getattr(node, "name", None) == name)
-    used = {node.id for node in ast.walk(found) if isinstance(node, ast.Name)}
+    return defined(ast.parse(path.read_text(encoding="utf-8")), str(path), name)
+
+
+def defined(tree: ast.Module, path: str, name: str) -> Any:
+    """The same, of a module's source, with what else of it the function or class uses."""
+    own = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    used = {node.id for node in ast.walk(own[name]) if isinstance(node, ast.Name)} - {name}
     known = {bound: bring(*source) for bound, source in imports(tree).items() if bound in used}
-    exec(compile(ast.Module([found], []), path, "exec"), known)
+    known |= {each: defined(tree, path, each) for each in used & own.keys()}
+    exec(compile(ast.Module([own[name]], []), path, "exec"), known)
     return known[name]
 
 
