@@ -350,16 +350,19 @@ def test_what_fails_gives_way_once_to_what_has_begun(asked: Workers) -> None:
         made.fail(PolicyError("oops"))
 
 
-def test_what_has_failed_does_not_come_back(asked: Workers) -> None:
-    """Another one is asked for before the policy that goes on has begun once more, and fails, too."""
+@pytest.mark.parametrize("asked_for", [("bsp",), ("bsp", "local:4")])
+def test_what_has_failed_does_not_come_back(asked: Workers, asked_for: tuple[str, ...]) -> None:
+    """Others are asked for before the policy that goes on has begun once more, and the last one fails, too."""
     made = choice(asked, "asp")
-    for phase, (spec, begins) in enumerate({"ssp:2": True, "bsp": False}.items(), start=2):
+    made.propose(parse_policy("ssp:2"), asked.told.append)
+    made.phase = 2
+    made.begin(parse_policy("ssp:2"))
+    made.fail(PolicyError("oops"))
+    for spec in asked_for:
         made.propose(parse_policy(spec), asked.told.append)
-        made.phase = phase
-        if begins:
-            made.begin(parse_policy(spec))
-        made.fail(PolicyError("oops"))
-    assert asked.changed == [("ssp:2", False), ("asp", True), ("bsp", False), ("asp", True)]
+    made.phase = 3
+    made.fail(PolicyError("oops"))
+    assert asked.changed == [("ssp:2", False), ("asp", True), *((spec, False) for spec in asked_for), ("asp", True)]
     made.phase = 4
     with pytest.raises(PolicyError, match="oops"):
         made.fail(PolicyError("oops"))

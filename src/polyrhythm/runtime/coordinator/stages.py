@@ -194,7 +194,7 @@ class PolicyChoice:
     Attributes:
         phase: the number of the phase under way.
         notices: the last lines about policies that were refused or taken out of force.
-        began: what was chosen last of all that has begun.
+        began: what was chosen last of all that has begun and not failed.
         before: what goes on if a worker refuses what was chosen after it, or if that fails.
     """
 
@@ -338,7 +338,7 @@ class PolicyChoice:
         before, failed = self.before, self.stages.policy
         if before is None or before == failed:
             raise error
-        self._failed_in = self.phase
+        self.began, self.before, self._failed_in = before, None, self.phase
         ends = f"{failed.spec} is out of force" if entered is None else f"{entered.spec} does not begin"
         self._notice(f"{error}; {ends}, and {before.spec} goes on")
         self.take(before)
@@ -350,9 +350,8 @@ class PolicyChoice:
             *earlier, proposal = taken
             for each in earlier:
                 self._refuse(each, f"{proposal.policy.spec} was asked for before all had answered")
-            if (current := self.stages.policy) != proposal.policy:
-                if self.before != current:  # else one that has failed has begun last, and this one goes on
-                    self.before = self.began
+            if proposal.policy != self.stages.policy:
+                self.before = self.began
                 self.take(proposal.policy)
                 self._changed(proposal.policy, False)
                 self._job.chosen()
