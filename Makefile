@@ -25,6 +25,7 @@ test: .venv/ready  ## everything that needs neither a browser, nor root, nor a G
 	$(PYTEST) $(PARALLEL)
 
 test-torch:  ## the same with another release of torch: make test-torch TORCH=2.8.0
+	$(if $(TORCH),,$(error give the release, as in make test-torch TORCH=2.8.0))
 	$(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install 'pip>=25.1'
 	grep -v '^torch==' constraints.txt > .venv-torch/constraints.txt

@@ -26,7 +26,10 @@ REFUSED = 2
 """Exit status of a process that has said what its user did wrong."""
 
 BROKEN = 4
-"""Exit status of a process of a job that ends because its policy has broken its contract; it is silent itself."""
+"""Exit status of a process of a job that ends because of its policy, which has broken its contract or cannot be read.
+
+The coordinator says so, and the others are silent.
+"""
 
 LEAST_BEGUN = 3
 """Characters that are enough to tell which of the known names was meant."""

@@ -79,7 +79,7 @@ def test_a_seed_is_one_that_everything_random_takes(call: Callable[..., Result],
             (
                 f"{command} local-straggler --set workload.samples=30",
                 "--set workload.samples is for runs without training, and the scenario trains; set limits.samples or a "
-                "key of training, or --set training=none",
+                "key of training",
             )
             for command in ("search", "calibrate", "compare")
         ),

@@ -26,8 +26,7 @@ SHARE = re.compile(r".*@[^()@,]*", re.DOTALL)
 
 
 def given_path(text: str) -> Path:
-    """A path of the command line; an empty one, as of a variable that is not set, would be the current folder, and
-    whether one that is too long exists `Path` does not say."""
+    """A path of the command line. An empty one, as of a variable that is not set, would be the current folder."""
     if not text:
         raise typer.BadParameter("an empty path; give one, or leave it out")
     try:
@@ -150,7 +149,7 @@ def refuse_unprocessed(keys: Iterable[str]) -> None:
         if key.startswith("workload."):
             raise UsageError(
                 f"--set {key} is for runs without training, and the scenario trains; set limits.samples or a key of "
-                "training, or --set training=none"
+                "training"
             )
 
 

@@ -65,12 +65,15 @@ class Outputs:
 TRACES = (".jsonl", ".ring", ".parquet")
 """How the files end that folders of traces are read for."""
 
+FOLDERS = ("--trace", "--from", "TRACES")
+"""What such folders are given as."""
+
 
 def check_apart(files: Mapping[str, Path | None], traces: tuple[str, ...] = TRACES) -> None:
     """Whether the files, by what they were given as, are different ones, and none is among the traces of a folder;
     devices may be the same."""
     given = {name: path for name, path in files.items() if path is not None}
-    folders = {path.resolve(): name for name, path in given.items() if path.is_dir()}
+    folders = {given[name].resolve(): name for name in FOLDERS if name in given and given[name].is_dir()}
     known: dict[Path, str] = {}
     for name, path in given.items():
         if path.exists() and not path.is_file():

@@ -16,7 +16,7 @@ MOST_SEED = 2**32 - 1
 """What the generators of NumPy and torch take, also times a million, as some seeds are made."""
 
 MOST_EPOCHS = 1e6
-"""Of a run; more are a slip of the finger, and more samples than are counted anywhere."""
+"""Of a run; more are a slip of the finger."""
 
 TakenKinds: TypeAlias = tuple[tuple[type, ...], str]
 """Types that an argument may have, and how a line says so."""

@@ -16,8 +16,8 @@ DATA = "--data"
 WRONG = (ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 """What a file raises that has other content."""
 
-
-OTHER = "it is no checkpoint of polyrhythm learn"
+OTHER, DAMAGED = "it is no checkpoint of polyrhythm learn", "it is damaged, or of another version"
+"""Why a study cannot go on from a file."""
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -30,14 +30,13 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         saved = torch.load(path, weights_only=True)
         facts = json.loads(saved["study"])
         return saved, {**facts, "flags": dict(facts["flags"]), "episodes": int(facts["episodes"])}
-    except (OSError, EOFError, UnpicklingError, *WRONG) as error:
-        raise cannot_resume(path, error) from error
+    except OSError as error:
+        raise cannot_resume(path, error.strerror or str(error)) from error
+    except (EOFError, UnpicklingError, *WRONG) as error:
+        raise cannot_resume(path, OTHER) from error
 
 
-def cannot_resume(path: Path, error: Exception) -> UsageError:
-    strerror = error.strerror if isinstance(error, OSError) else None
-    other = isinstance(error, EOFError | UnpicklingError | LookupError)
-    reason = strerror or (OTHER if other else str(error).partition("\n")[0])
+def cannot_resume(path: Path, reason: str) -> UsageError:
     return UsageError(f"cannot resume from {str(path)!r}: {reason}; leave --resume out")
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from polyrhythm.policies.rlp.network import Conditions, Learned, ValueNetwork, dump
 from polyrhythm.policies.rlp.views import VIEWS, Observation
 from polyrhythm.rl.acting import WINDOW, Acting, blank
-from polyrhythm.rl.checkpoint import WRONG, cannot_resume, check_same, data_flag, read_checkpoint
+from polyrhythm.rl.checkpoint import DAMAGED, WRONG, cannot_resume, check_same, data_flag, read_checkpoint
 from polyrhythm.rl.dqn import Learner, Preset, Transition, favouring, n_step
 from polyrhythm.rl.episode import Episode
 from polyrhythm.rl.instances import Instance, draw, family_named
@@ -356,7 +356,7 @@ class Study:
         try:
             self._restore(saved, facts)
         except WRONG as error:
-            raise cannot_resume(self.checkpoint, error) from error
+            raise cannot_resume(self.checkpoint, DAMAGED) from error
         self.saved_s = time.monotonic()
         return self
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import polyrhythm
-from polyrhythm.errors import PolyrhythmError, ScenarioError
+from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.worker.loader import asked_data, dealt_to, labels_of
 from polyrhythm.training.data.partition import deal, parse_partition
@@ -117,5 +117,5 @@ def test_a_subset_has_the_labels_of_its_data_set() -> None:
 @pytest.mark.parametrize("value", ["", 0, -1, [], {}, 1.5, True])
 def test_a_partition_that_is_none_is_one_line(value: Any) -> None:
     asked, _ = asked_data(JobConfig(), 0, value, None)
-    with pytest.raises(ScenarioError, match=r"^training.partition: (a partition is text|unknown partition '')"):
-        parse_partition(asked)
+    with pytest.raises(UsageError, match=r"^partition: (a partition is text|unknown partition '')"):
+        dealt_to(asked, Numbered(SAMPLES), None, 0, 2, 0)

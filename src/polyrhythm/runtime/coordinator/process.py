@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from polyrhythm.errors import BROKEN, UsageError
-from polyrhythm.runtime.coordinator.recovery.keeper import AGAIN, CoordinatorKeeper, tell_failed
+from polyrhythm.runtime.coordinator.recovery.keeper import AGAIN, CoordinatorKeeper
 from polyrhythm.runtime.coordinator.recovery.standby import Standby
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
 from polyrhythm.runtime.server.shard import warm_up
@@ -107,7 +107,10 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: Recover
     With `memory` it goes on from what one before it has left there, and leaves word for the next one.
     """
     prepare()
-    server = CoordinatorServer(config, *listeners, memory=memory)
+    try:
+        server = CoordinatorServer(config, *listeners, memory=memory)
+    except UsageError as error:  # another one would fare no better, as where the file of a policy is gone
+        return tell_failed(error)
     # Who ends a whole job, as Slurm does, ends its workers too, and they need the servers for a last checkpoint.
     signal.signal(signal.SIGTERM, lambda *_: server.end_within(config.grace))
     warm_up()
@@ -115,6 +118,12 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: Recover
     if server.again and not server.broken:
         return AGAIN
     return BROKEN if server.broken else 0
+
+
+def tell_failed(error: UsageError) -> int:
+    """Say in one line why nothing can be served; the exit status."""
+    logging.error("cannot serve the job: %s", error)
+    return BROKEN
 
 
 def main() -> int:

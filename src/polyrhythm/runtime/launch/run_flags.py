@@ -39,7 +39,7 @@ ABOUT_THE_CALL = ("config", "show_config")
 """Flags of ours that are no setting of a job."""
 
 COMPLETION = "print_completion"
-"""Of torchrun since torch 2.14: where it is read, it prints what a shell is to know of the command torchrun."""
+"""Of torchrun since torch 2.14: where it is read, it prints a completion script for the command torchrun."""
 
 UNHEARD_OF = "it is torchrun's since a later release of torch than this has seen"
 """Why a flag is refused that no table has: it would do nothing."""

@@ -345,11 +345,11 @@ def announce(plan: LaunchOrder) -> None:
 def another_policy(policy: str, group_size: int) -> str:
     """One that such a job could switch to.
 
-    >>> another_policy("bsp", 1), another_policy("asp", 1), another_policy("local:8", 2)
+    >>> another_policy("bsp", 1), another_policy("asp", 1), another_policy("local:h=8", 2)
     ('asp', 'bsp', 'bsp')
     """
     other = "asp" if group_size == 1 else "local:8"
-    return "bsp" if policy == other else other
+    return "bsp" if parse_policy(policy) == parse_policy(other) else other
 
 
 def start_worker(

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from polyrhythm.core.workload import SampleRange
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import ScenarioError, UsageError
 from polyrhythm.lines import say
 from polyrhythm.runtime.wire.job_config import JobConfig
 from polyrhythm.runtime.wire.protocol import Ready, Term
@@ -47,7 +47,10 @@ def dealt_to(
     Raises:
         UsageError: for a spec that cannot be read, labels that are missing, or a worker without a shard.
     """
-    chosen = parse_partition(partition)
+    try:
+        chosen = parse_partition(partition)
+    except ScenarioError as error:
+        raise UsageError(str(error).removeprefix("training.")) from None
     if type(chosen) is Partition:
         return None
     if rank >= workers:

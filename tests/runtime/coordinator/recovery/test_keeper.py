@@ -1,7 +1,6 @@
 """Who starts coordinators says what is true: whether another one follows."""
 
 import gc
-import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 
 from polyrhythm.errors import BROKEN, UsageError
+from polyrhythm.runtime.coordinator import process
 from polyrhythm.runtime.coordinator.process import CoordinatorOrder, read_order
 from polyrhythm.runtime.coordinator.recovery.keeper import SERVER_LOST, CoordinatorKeeper
 from polyrhythm.runtime.wire.job_config import JobConfig
@@ -37,11 +37,6 @@ def lose_server(memory: RecoveryMemory) -> int:
     return 0 if memory.deaths else SERVER_LOST
 
 
-def miss_policy(memory: RecoveryMemory) -> int:
-    """Body of one whose record names a file that is gone."""
-    raise UsageError("policy file 'mine.py' does not exist")
-
-
 def test_one_that_can_be_followed_is_until_too_many_have_died(caplog: pytest.LogCaptureFixture) -> None:
     memory = RecoveryMemory.create()
     memory.begin()
@@ -61,16 +56,18 @@ def test_one_that_has_lost_a_server_is_followed_by_another_one(caplog: pytest.Lo
     assert said.message == "the coordinator has lost a parameter server; it is started again (1 of 2)"
 
 
-def test_one_that_nobody_could_follow_is_not_and_one_line_says_why(capfd: pytest.CaptureFixture[str]) -> None:
-    memory, handler = RecoveryMemory.create(), logging.StreamHandler()
-    memory.begin()
-    logging.getLogger("polyrhythm").addHandler(handler)
-    try:
-        assert CoordinatorKeeper(miss_policy, 2, memory).run() == BROKEN
-    finally:
-        logging.getLogger("polyrhythm").removeHandler(handler)
-    said = "the coordinator cannot start, and the job ends: policy file 'mine.py' does not exist\n"
-    assert (capfd.readouterr().err, memory.deaths) == (said, 0)
+def test_one_that_nobody_could_follow_says_in_one_line_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def miss_policy(*_: object, **__: object) -> None:
+        raise UsageError("policy file 'mine.py' does not exist")
+
+    monkeypatch.setattr(process, "CoordinatorServer", miss_policy)
+    monkeypatch.setattr(process, "prepare", bool)
+    assert process.serve(JobConfig(workers=1), []) == BROKEN
+    assert [record.message for record in caplog.records] == [
+        "cannot serve the job: policy file 'mine.py' does not exist"
+    ]
 
 
 def test_an_order_that_names_a_file_that_is_gone_says_so(tmp_path: Path) -> None:

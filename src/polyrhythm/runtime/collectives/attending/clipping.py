@@ -37,7 +37,7 @@ class ClipEar:
         """Once a process, also where a module has imported the functions by name before."""
         if self._listens:
             return
-        from torch._dynamo import dont_skip_tracing  # which an optimizer has imported
+        from torch._dynamo import dont_skip_tracing  # imported already, by an optimizer
 
         self._listens = True
         for name in NAMES:

@@ -12,7 +12,7 @@ REMEDIES = {
 }
 """Where it is not plain what to do, by the name of the term."""
 
-SAME_READING = "all workers must run the same script, and read equally many mini-batches before its first step"
+SAME_READING = "all workers must run the same script, and read equally many mini-batches before the script's first step"
 
 
 def disagreement(own: Ready, other: Ready, rank: int) -> str:
@@ -22,7 +22,8 @@ def disagreement(own: Ready, other: Ready, rank: int) -> str:
     'its loader has seed=1, that of rank 3 has seed=0; give the same seed on every rank'
     """
     if own.own != other.own:
-        here, there = ("for itself", "as the job deals it out")[:: 1 if own.own else -1]
+        itself, dealt = "for itself", "as the job deals it out"
+        here, there = (itself, dealt) if own.own else (dealt, itself)
         return f"it reads its data {here}, and rank {rank} {there}; {SAME_READING}"
     if own.dataset_samples != other.dataset_samples and not own.own:
         return (

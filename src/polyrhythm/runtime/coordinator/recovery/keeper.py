@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from polyrhythm.errors import BROKEN, UsageError
+from polyrhythm.errors import BROKEN
 from polyrhythm.runtime.wire.parent_death import die_with
 from polyrhythm.runtime.wire.recovery.memory import RecoveryMemory
 
@@ -77,8 +77,6 @@ class CoordinatorKeeper:
     def _body(self) -> int:
         try:
             return self._serve(self._memory)
-        except UsageError as error:  # another one would fare no better, as where the file of a policy is gone
-            return tell_failed(error)
         except BaseException:
             log.exception("the coordinator failed")
             return 1
@@ -88,12 +86,6 @@ class CoordinatorKeeper:
         if self._child:
             with suppress(ProcessLookupError):
                 os.kill(self._child, number)
-
-
-def tell_failed(error: UsageError) -> int:
-    """Say in one line why a coordinator cannot serve; the exit status of who ends for it."""
-    log.error("the coordinator cannot start, and the job ends: %s", error)
-    return BROKEN
 
 
 def how_it_ended(code: int) -> str:
