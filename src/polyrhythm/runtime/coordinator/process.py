@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import torch
 
-from polyrhythm.errors import BROKEN, UsageError
+from polyrhythm.errors import BROKEN, SpecError, UsageError
 from polyrhythm.runtime.coordinator.recovery.keeper import AGAIN, CoordinatorKeeper
 from polyrhythm.runtime.coordinator.recovery.standby import Standby
 from polyrhythm.runtime.coordinator.server import CoordinatorServer
@@ -109,7 +109,7 @@ def serve(config: JobConfig, listeners: Sequence[socket.socket], memory: Recover
     prepare()
     try:
         server = CoordinatorServer(config, *listeners, memory=memory)
-    except UsageError as error:  # another one would fare no better, as where the file of a policy is gone
+    except SpecError as error:  # another one would fare no better, as where the file of a policy is gone
         return tell_failed(error)
     # Who ends a whole job, as Slurm does, ends its workers too, and they need the servers for a last checkpoint.
     signal.signal(signal.SIGTERM, lambda *_: server.end_within(config.grace))
