@@ -219,7 +219,7 @@ def job_status(
         events=monitor.after(after),
         notices=tuple(coordinator.choice.notices),
         ended=ended,
-        chosen=coordinator.choice.chooser(coordinator.policy, ends=following is not None),
+        chosen=coordinator.choice.chooser(coordinator.policy),
         policy_fixed="policy" in config.given,
         run=config.run,
     )

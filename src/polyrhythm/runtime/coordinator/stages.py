@@ -229,9 +229,9 @@ class PolicyChoice:
         self._job.may_refuse = gives_way and may_object(self._job.members.values())
         return self._job.may_refuse
 
-    def chooser(self, policy: Policy[Any], ends: bool) -> str:
-        """Spec of the policy that has put this one in force, which `ends` soon; empty if it is the same."""
-        by = self.began if ends and self.began is not None else self.stages.policy
+    def chooser(self, policy: Policy[Any]) -> str:
+        """Spec of the policy that has put this one in force; empty if it is the same."""
+        by = self._entered.policy
         return by.spec if by.spec != policy.spec else ""
 
     def take(self, policy: Policy[Any]) -> None:
