@@ -132,8 +132,7 @@ def compare(
         refuse_given(ctx, ["time_scale"], FOR_REAL_WORKERS)
     loaded = read_scenario(scenario, overrides, timing_only, target)
     if show:
-        refuse_given(ctx, WRITTEN, "is of runs, and --show runs nothing")
-        print_scenario(loaded)
+        print_scenario(ctx, loaded)
         return
     outputs = Outputs(json=json, report=report, trace=trace, source=scenario)
     specs = split_policies(policies)
@@ -165,8 +164,7 @@ def simulate(
     """Run one policy once on a simulated cluster."""
     loaded = read_scenario(scenario, overrides, timing_only, target)
     if show:
-        refuse_given(ctx, WRITTEN, "is of runs, and --show runs nothing")
-        print_scenario(loaded)
+        print_scenario(ctx, loaded)
         return
     outputs = Outputs(json=json, report=report, trace=trace, timeline=timeline, perfetto=perfetto, source=scenario)
     conduct(Experiment(ctx.obj, loaded, [policy], [seed], target, outputs), simulate_policy)
@@ -213,7 +211,8 @@ def on_workers(experiment: Experiment, time_scale: float) -> Trials:
     return partial(compare_on_workers, time_scale=time_scale)
 
 
-def print_scenario(scenario: "Scenario") -> None:
+def print_scenario(ctx: typer.Context, scenario: "Scenario") -> None:
+    refuse_given(ctx, WRITTEN, "is of runs, and --show runs nothing")
     from polyrhythm.sim import scenario_toml
 
     typer.echo(scenario_toml(scenario).rstrip())

@@ -123,10 +123,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = torchrun_parser()
     parser.prog = "polyrhythm run"
     for action in [*parser._actions]:
-        if action.dest == COMPLETION:
-            parser._handle_conflict_resolve(action, [(flag, action) for flag in action.option_strings])  # takes it out
         action.help = OTHERWISE.get(action.dest, action.help)
-        action.default = None if action.dest == "start_method" else action.default
+        if action.dest == "start_method":
+            action.default = None
+        elif action.dest == COMPLETION:
+            parser._handle_conflict_resolve(action, [(flag, action) for flag in action.option_strings])  # takes it out
     parser.error = partial(refuse, parser)  # type: ignore[method-assign]
     parser.description = "Start the workers of a job on this host under a synchronization policy."
     ours = parser.add_argument_group("polyrhythm")
